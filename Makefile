@@ -1,0 +1,35 @@
+# `make run` and `make test` set up .venv by themselves; without make see README.md.
+PYTHON ?= python3
+VENV_PYTHON := .venv/bin/python
+ARGS ?=
+
+.PHONY: run test bench check help setup setup-dev
+
+help:
+	@echo "make run    set up .venv, then run lecture 11's first script (ARGS=\"--demo 1 --block 64\")"
+	@echo "make test   set up the test tools, then run the tests (ARGS=\"-k merge\")"
+	@echo "make bench  time the lab against NumPy and ml_dtypes, as ratios"
+	@echo "make check  ruff, the type checker and every script's --check"
+
+run: setup
+	@$(VENV_PYTHON) lecture11/01_online_softmax.py $(ARGS)
+
+test: setup-dev
+	@$(VENV_PYTHON) -m pytest $(ARGS)
+
+bench: setup
+	@$(VENV_PYTHON) bench/bench.py $(ARGS)
+
+check: setup-dev
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m ruff format --check .
+	@$(VENV_PYTHON) -m mypy
+	@for script in lecture*/[0-9]*.py prereq3/[0-9]*.py; do \
+		test -f "$$script" || continue; \
+		$(VENV_PYTHON) "$$script" --check >/dev/null || { echo "$$script --check failed"; exit 1; }; done
+
+setup:
+	@$(PYTHON) lecture01/setup_venv.py
+
+setup-dev:
+	@$(PYTHON) lecture01/setup_venv.py dev

@@ -1,0 +1,56 @@
+"""The NumPy reference: online softmax as an algebra of states, and tiled attention built from it.
+
+Conventions, everywhere in this package
+- Q is (n_q, d), K (n_k, d), V (n_k, d_v); scores are Q @ K.T before the scale, which is 1/sqrt(d) by default.
+- float32 or float64, one dtype for all inputs; the result has that dtype.
+- Every attention returns (O, lse): O (n_q, d_v), lse (n_q,) = ln(sum of exp(scale * score)), natural log.
+- A masked score is -inf. A row that sees no key has output 0 and lse -inf; nothing turns (-inf) - (-inf) into NaN.
+- causal is aligned bottom-right, as in FlashAttention since 2.1: query i sees key j when j <= i + n_k - n_q.
+- Inputs are read only as x[a:b] and outputs written only as x[a:b] = v, so that counted arrays can stand in.
+
+The package imports NumPy and nothing else, and never prints. Names are the papers':
+m running max, l running sum, o running output.
+"""
+
+from .cost import traffic_full_matrix, traffic_tiled, work_formula
+from .counting import Counted, Tally, Work, WorkArray
+from .dense import attention
+from .errors import bound_in_u, exact_and_unit, worst_in_u
+from .forward import flash_forward
+from .rows import attention_1pass, attention_2pass, attention_3pass, row_tiles, softmax_2pass, softmax_3pass
+from .state import EMPTY, State, from_output_lse, lse, merge_states, merge_tree, output, partial_state, to_output_lse
+from .variants import FA1, FA2, Variant, accumulate
+
+__all__ = [
+    "EMPTY",
+    "FA1",
+    "FA2",
+    "Counted",
+    "State",
+    "Tally",
+    "Variant",
+    "Work",
+    "WorkArray",
+    "accumulate",
+    "attention",
+    "attention_1pass",
+    "attention_2pass",
+    "attention_3pass",
+    "bound_in_u",
+    "exact_and_unit",
+    "flash_forward",
+    "from_output_lse",
+    "lse",
+    "merge_states",
+    "merge_tree",
+    "output",
+    "partial_state",
+    "row_tiles",
+    "softmax_2pass",
+    "softmax_3pass",
+    "to_output_lse",
+    "traffic_full_matrix",
+    "traffic_tiled",
+    "work_formula",
+    "worst_in_u",
+]

@@ -1,0 +1,63 @@
+"""One online step, and the few lines in which FlashAttention-1 and -2 differ.
+
+A variant is a pair (step, finish). `step(state, S, V, scale)` takes the state so far, a tile's raw scores
+S (..., n) and its values V (n, d_v), and returns the state that includes the tile.
+`finish(state)` returns (o, lse) once, at the end. A state's m is the max of the scaled scores.
+"""
+
+from collections.abc import Callable
+from itertools import accumulate as _accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from .state import EMPTY, State, finite_reference, lse, safe_divisor, to_output_lse
+
+
+class Variant(NamedTuple):
+    """A named pair (step, finish)."""
+
+    name: str
+    step: Callable
+    finish: Callable
+
+
+def accumulate(tiles, step, scale, initial=EMPTY):
+    """Yield the state before the first tile and after each one: the trace of the online pass.
+
+    tiles: an iterable of (S, V) with raw scores S (..., n) and values V (n, d_v).
+    """
+    return _accumulate(tiles, lambda state, tile: step(state, *tile, scale), initial=initial)
+
+
+def exp_scores(S, scale, reference):
+    """exp(scale * S - reference), in one new buffer: a second one would fall out of the cache."""
+    P = S * scale
+    P -= reference[..., None]
+    return np.exp(P, out=P)
+
+
+def fa2_step(state, S, V, scale):
+    """FlashAttention-2, Algorithm 1, lines 8 to 10: o stays unnormalised, alpha brings it to the new max."""
+    m = np.maximum(state.m, scale * S.max(axis=-1))
+    reference = finite_reference(m)
+    P = exp_scores(S, scale, reference)
+    alpha = np.exp(state.m - reference)
+    l = alpha * state.l + P.sum(axis=-1)
+    return State(m, l, alpha[..., None] * state.o + P @ V)
+
+
+def fa1_step(state, S, V, scale):
+    """FlashAttention-1, Algorithm 1, lines 10 to 13: o is the output so far, divided by l at every step."""
+    m_tile = scale * S.max(axis=-1)
+    P = exp_scores(S, scale, finite_reference(m_tile))
+    m = np.maximum(state.m, m_tile)
+    reference = finite_reference(m)
+    alpha, beta = np.exp(state.m - reference), np.exp(m_tile - reference)
+    l = alpha * state.l + beta * P.sum(axis=-1)
+    kept = np.asarray(state.l)[..., None] * (alpha[..., None] * state.o)
+    return State(m, l, (kept + beta[..., None] * (P @ V)) / safe_divisor(l)[..., None])
+
+
+FA1 = Variant("FA1", fa1_step, finish=lambda state: (state.o, lse(state)))
+FA2 = Variant("FA2", fa2_step, finish=to_output_lse)
