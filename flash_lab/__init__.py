@@ -18,7 +18,18 @@ from .dense import attention
 from .errors import bound_in_u, exact_and_unit, worst_in_u
 from .forward import flash_forward
 from .rows import attention_1pass, attention_2pass, attention_3pass, row_tiles, softmax_2pass, softmax_3pass
-from .state import EMPTY, State, from_output_lse, lse, merge_states, merge_tree, output, partial_state, to_output_lse
+from .state import (
+    EMPTY,
+    State,
+    empty_state,
+    from_output_lse,
+    lse,
+    merge_states,
+    merge_tree,
+    output,
+    partial_state,
+    to_output_lse,
+)
 from .variants import FA1, FA2, Variant, accumulate
 
 __all__ = [
@@ -37,6 +48,7 @@ __all__ = [
     "attention_2pass",
     "attention_3pass",
     "bound_in_u",
+    "empty_state",
     "exact_and_unit",
     "flash_forward",
     "from_output_lse",

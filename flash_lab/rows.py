@@ -11,7 +11,7 @@ import numpy as np
 from ._checks import as_float, check_block, check_qkv, check_scale
 from .counting import Counted, new_array
 from .forward import blocks
-from .state import EMPTY, State, finite_reference, lse, merge_states, safe_divisor
+from .state import EMPTY, State, empty_state, finite_reference, lse, merge_states, safe_divisor
 from .variants import FA2, accumulate
 
 
@@ -91,8 +91,8 @@ def attention_1pass(q, K, V, block, scale=None, variant=FA2):
     Arguments and result as in `attention_3pass`. Extra memory: one block of scores, d_v + 2 numbers.
     """
     scale, _parts = _one_query(q, K, V, block, scale)
-    state = deque(accumulate(row_tiles(q, K, V, block), variant.step, scale), maxlen=1).pop()
-    return variant.finish(state)
+    trace = accumulate(row_tiles(q, K, V, block), variant.step, scale, empty_state(q, V.shape[1]))
+    return variant.finish(deque(trace, maxlen=1).pop())
 
 
 def max_and_sum(s):

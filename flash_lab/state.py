@@ -29,10 +29,10 @@ EMPTY = State(m=-np.inf, l=0.0, o=0.0)  # Python floats: they broadcast to any s
 
 
 def empty_state(q, d_v):
-    """`EMPTY` as arrays for a block of queries q (rows, d): m, l (rows,) and o (rows, d_v), in q's dtype."""
-    rows = len(q)
-    m = np.full_like(q, -np.inf, shape=(rows,))
-    return State(m, np.zeros_like(m), np.zeros_like(q, shape=(rows, d_v)))
+    """`EMPTY` as arrays for queries q (..., d): m and l (...), o (..., d_v), in q's dtype."""
+    rows = q.shape[:-1]
+    m = np.full_like(q, -np.inf, shape=rows)
+    return State(m, np.zeros_like(m), np.zeros_like(q, shape=(*rows, d_v)))
 
 
 def finite_reference(m):
