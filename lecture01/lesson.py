@@ -75,9 +75,9 @@ def read_command_line(arguments, demos):
             raise SystemExit(0)
         if name == "--check" and not equals:
             check = True
-        elif name in known and KNOBS[known[name]].kind is bool and not equals:
-            given[known[name]] = True
-        elif name in known or name == "--demo":
+        elif word in known and KNOBS[known[word]].kind is bool:
+            given[known[word]] = True
+        elif name == "--demo" or (name in known and KNOBS[known[name]].kind is not bool):
             value = value if equals else next(words, None)
             if value is None:
                 text = _("{flag} needs a value, such as {flag} {example}.")

@@ -56,7 +56,7 @@ class Format:
         at infinity and NaN, and past `max`, the spacing just below `max`.
         """
         x = _as_float(x)
-        return _spacing(np.atleast_1d(x), self).astype(np.float64).reshape(x.shape)[()]
+        return _spacing(np.ascontiguousarray(x).reshape(-1), self)[0].astype(np.float64).reshape(x.shape)[()]
 
     def round(self, x):
         """The value of this format nearest to each x, ties to even, rounded once.
@@ -126,21 +126,27 @@ def _as_float(x):
 
 
 def _spacing(x, fmt):
-    """ulp(|x|) in x's dtype: the power of two at or below |x|, held in the format's range, times 2**(1 - p)."""
+    """(ulp(|x|), whether any |x| may round past max), in x's dtype.
+
+    ulp is the power of two at or below |x|, held between 2**emin and 2**emax, times 2**(1 - p).
+    """
     bits, exponent_mask = (np.int32, 0x7F800000) if x.dtype == np.float32 else (np.int64, 0x7FF << 52)
     spacing = np.empty_like(x, order="C")
-    np.bitwise_and(np.ascontiguousarray(x).view(bits), exponent_mask, out=spacing.view(bits))
-    np.clip(spacing, 2.0**fmt.emin, 2.0**fmt.emax, out=spacing)
+    np.bitwise_and(x.view(bits), exponent_mask, out=spacing.view(bits))
+    low, high = 2.0**fmt.emin, 2.0**fmt.emax
+    top = spacing.max(initial=0)
+    if spacing.min(initial=high) < low or top > high:
+        np.clip(spacing, low, high, out=spacing)
     spacing *= 2.0 ** (1 - fmt.p)
-    return spacing
+    return spacing, top >= high
 
 
 def _round_to_multiple(x, fmt, out):
-    """out = x rounded to a whole number of spacings. Scaling by a power of two is exact: rint rounds once."""
-    spacing = _spacing(x, fmt)
+    """out = x rounded to a whole number of spacings. Scaling by a power of two is exact, so rint rounds once."""
+    spacing, may_overflow = _spacing(x, fmt)
     np.divide(x, spacing, out=out)
     np.rint(out, out=out)
     out *= spacing
-    if spacing.max() == 2.0 ** (fmt.emax - fmt.p + 1):  # only the top binade can round past max
+    if may_overflow:
         past = np.abs(out) > fmt.max
         out[past] = np.copysign(np.inf, out[past])

@@ -1,0 +1,59 @@
+"""Running scripts two ways: demo by demo in this process, and whole, as a student does."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import console
+import lesson as lesson_module
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = sorted(ROOT.glob("lecture*/[0-9]*.py")) + sorted(ROOT.glob("prereq*/[0-9]*.py"))
+QUIET = SimpleNamespace(**dict.fromkeys(("header", "table", "observations", "lines"), lambda *_shown: None))
+
+
+def load(path):
+    """A script as a module, its `lesson(...)` line not run."""
+    sys.path.insert(0, str(path.parent))
+    run, lesson_module.lesson = lesson_module.lesson, lambda *_demos: None
+    try:
+        spec = importlib.util.spec_from_file_location("script_" + path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        lesson_module.lesson = run
+        sys.path.remove(str(path.parent))
+        sys.modules.pop("_lab", None)
+    return module
+
+
+def demos_of(module):
+    return {name: demo for name, demo in vars(module).items() if name.startswith("demo") and callable(demo)}
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """Run a demo without showing it; returns what it recorded: `record(demo, block=64)`."""
+    monkeypatch.setattr(console, "renderer", QUIET)
+
+    def run(demo, **knobs):
+        console.record = console.Record()
+        demo(**knobs)
+        (recorded,) = console.record.demos
+        return recorded
+
+    monkeypatch.setattr(console, "record", console.record)
+    return run
+
+
+def run_script(path, *arguments, python=(sys.executable,), cwd=None, **environment):
+    """The finished process of a script, its output piped; 80 columns unless LAB_WIDTH is given."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LAB_")}
+    clean.update({"PYTHONIOENCODING": "utf-8", "LAB_WIDTH": "80", **environment})
+    command = [*python, str(path), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, cwd=cwd, env=clean, encoding="utf-8", timeout=60)
