@@ -1,17 +1,19 @@
-"""Number formats: what a value becomes when it is stored in FP16, BF16, FP32 or FP64.
+"""Number formats: what a value becomes when it is stored in FP16, BF16, FP8 and others.
 
 Conventions
 - A `Format` is pure data; its methods are the one rounding rule of every format here:
   to nearest, ties to even, rounded once, whatever the input's dtype.
 - Arrays go in as float32 or float64 and come out in the same dtype, holding only values of the format.
 - p is the width of the significand with its hidden bit; u = 2**-p is the unit roundoff.
-- NaN stays NaN, -0 stays -0, subnormals are kept, and what rounds past `max` becomes infinity.
+- NaN stays NaN (also where the format has none, so that it stays visible), -0 stays -0, subnormals are kept.
+- What rounds past `max` becomes the format's `beyond`: infinity, NaN, or `max` itself for a saturating format.
 
-Source: IEEE 754-2019, section 4.3.1 (roundTiesToEven) and section 3.3 (formats).
+Sources: IEEE 754-2019, sections 3.3 and 4.3.1 (roundTiesToEven); OCP 8-bit Floating Point Specification (FP8);
+OCP Microscaling Formats Specification (FP6, FP4).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,18 +23,29 @@ CHUNK = 1 << 18  # elements rounded at a time: the passes over a chunk stay in t
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format: p significand bits, exponents from emin to emax."""
+    """A binary floating-point format: p significand bits, exponents from emin to emax, bytes per value.
+
+    largest: the largest finite value where the top code is not a number, None where all p bits may be ones.
+    beyond: what rounds past it, with its sign.
+    """
 
     name: str
     p: int
     emin: int
     emax: int
-    bytes: int
+    bytes: float
+    largest: float | None = None
+    beyond: float = math.inf
 
     @cached_property
     def max(self):
         """The largest finite value."""
-        return math.ldexp(2.0 - 2.0 ** (1 - self.p), self.emax)
+        return self.largest or math.ldexp(2.0 - 2.0 ** (1 - self.p), self.emax)
+
+    @cached_property
+    def saturating(self):
+        """The same format with `max` for whatever rounds past it, infinity included: what GPU conversions to FP8 do."""
+        return replace(self, name=self.name + " saturating", beyond=self.max)
 
     @cached_property
     def min_normal(self):
@@ -63,8 +76,7 @@ class Format:
 
         x: float32 or float64, any shape and strides (float16, bfloat16 and whole numbers are taken as
         float64, which holds them). Returns a new array of x's shape, float32 for float32 and
-        float64 otherwise. Past the midpoint above `max` it is infinite; NaN and -0 are kept.
-        Raises ValueError for anything that is not a real number.
+        float64 otherwise. Raises ValueError for anything that is not a real number.
         """
         x = _as_float(x)
         if x.dtype == np.float32 and (self.p > 24 or self.emin < -126):
@@ -77,11 +89,33 @@ class Format:
                 _round_to_multiple(flat[part], self, out[part])
         return out.reshape(x.shape)[()]
 
+    def round_stochastic(self, x, rng):
+        """One of the two values around each x, the upper with the probability of x's place between them.
+
+        x as in `round`; rng: a numpy.random.Generator. Values of the format are kept; the mean over many draws is x.
+        Source: Croci et al. 2022, Stochastic rounding: implementation, error analysis and applications, section 2.
+        """
+        x = _as_float(x)
+        flat = x.astype(np.float64).reshape(-1)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            spacing, _may_overflow = _spacing(flat, self)
+            steps = flat / spacing
+            below = np.floor(steps)
+            out = np.copysign((below + (rng.random(flat.size) < steps - below)) * spacing, flat)
+            _replace_beyond(out, self)
+        return out.astype(x.dtype).reshape(x.shape)[()]
+
 
 FP64 = Format("FP64", p=53, emin=-1022, emax=1023, bytes=8)
 FP32 = Format("FP32", p=24, emin=-126, emax=127, bytes=4)
+TF32 = Format("TF32", p=11, emin=-126, emax=127, bytes=4)  # the GPU's own cvt.rna breaks ties away from zero
 FP16 = Format("FP16", p=11, emin=-14, emax=15, bytes=2)
 BF16 = Format("BF16", p=8, emin=-126, emax=127, bytes=2)
+E5M2 = Format("E5M2", p=3, emin=-14, emax=15, bytes=1)
+E4M3FN = Format("E4M3FN", p=4, emin=-6, emax=8, bytes=1, largest=448.0, beyond=math.nan)
+E3M2FN = Format("E3M2FN", p=3, emin=-2, emax=4, bytes=0.75, beyond=28.0)
+E2M3FN = Format("E2M3FN", p=4, emin=0, emax=2, bytes=0.75, beyond=7.5)
+E2M1FN = Format("E2M1FN", p=2, emin=0, emax=2, bytes=0.5, beyond=6.0)
 
 
 def round_scalar(x, fmt):
@@ -89,13 +123,14 @@ def round_scalar(x, fmt):
 
     Returns a Python float.
     """
-    if x == 0 or math.isinf(x) or math.isnan(x):
+    if x == 0 or math.isnan(x):
         return x
+    if math.isinf(x):
+        return math.copysign(fmt.beyond, x)
     exponent = math.frexp(x)[1] - 1  # |x| lies in [2**exponent, 2**(exponent + 1))
-    exponent = min(max(exponent, fmt.emin), fmt.emax)
-    spacing = exponent - fmt.p + 1
-    rounded = math.ldexp(round(math.ldexp(x, -spacing)), spacing)
-    return math.copysign(math.inf if abs(rounded) > fmt.max else rounded, x)
+    spacing = min(max(exponent, fmt.emin), fmt.emax) - fmt.p + 1
+    rounded = math.ldexp(round(math.ldexp(x, -spacing)), spacing)  # Python's round breaks ties to even
+    return math.copysign(fmt.beyond if abs(rounded) > fmt.max else rounded, x)
 
 
 def sequential_sum(values, fmt, block=1):
@@ -148,5 +183,9 @@ def _round_to_multiple(x, fmt, out):
     np.rint(out, out=out)
     out *= spacing
     if may_overflow:
-        past = np.abs(out) > fmt.max
-        out[past] = np.copysign(np.inf, out[past])
+        _replace_beyond(out, fmt)
+
+
+def _replace_beyond(out, fmt):
+    past = np.abs(out) > fmt.max
+    out[past] = np.copysign(fmt.beyond, out[past])
