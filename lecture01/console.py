@@ -122,17 +122,19 @@ def finding(holds, text, /, **numbers):
 
 def show(value, how=""):
     """A cell's text: `how` is a format spec, a template with {}, or a function; -0 is shown as 0."""
+    if hasattr(value, "item"):
+        value = value.item()  # NumPy's scalars as Python's, so that float32 is shown as float64 is
     if value is None:
         return "-"
     if isinstance(value, str | bool):
         return str(value)
-    if callable(how):
-        return how(value)
     if value == 0:
         value = abs(value)
+    if callable(how):
+        return str(how(value))
     if "{" in how:
         return how.format(value)
-    return format(value, how or ("," if float(value).is_integer() and not isinstance(value, float) else ".4g"))
+    return format(value, how or ("," if isinstance(value, int) else ".4g" if isinstance(value, float) else ""))
 
 
 def _row(name, cells, columns):
