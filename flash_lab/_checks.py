@@ -5,6 +5,9 @@ import operator
 
 import numpy as np
 
+from .counting import Counted
+from .masks import ALIGNMENTS
+
 FLOATS = (np.float32, np.float64)
 
 
@@ -18,21 +21,68 @@ def as_float(x, name):
     return x
 
 
-def check_qkv(Q, K, V, q_ndim=2):
-    """Raise ValueError unless shapes and dtypes fit together (q_ndim=1 for a single query)."""
-    for name, x, ndim in (("Q" if q_ndim == 2 else "q", Q, q_ndim), ("K", K, 2), ("V", V, 2)):
+def check_qkv(Q, K, V, q_ndim=None):
+    """Raise ValueError unless shapes, heads and dtypes fit together (q_ndim=1 for a single query)."""
+    for name, x in (("Q" if q_ndim is None else "q", Q), ("K", K), ("V", V)):
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise ValueError(f"{name} is a {type(x).__name__}; an array is needed: try np.array(...)")
-        if len(x.shape) != ndim:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; {ndim} dimensions are needed")
+        wanted = q_ndim if x is Q and q_ndim else 2
+        if len(x.shape) < wanted or (q_ndim and len(x.shape) != wanted):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; {wanted} dimensions are needed")
         if x.dtype not in FLOATS:
             raise ValueError(f"{name} has dtype {x.dtype}; float32 or float64 is needed: try {name}.astype(np.float32)")
-    if Q.shape[-1] != K.shape[1]:
-        raise ValueError(f"queries have head size {Q.shape[-1]} and keys {K.shape[1]}; they must be equal")
-    if K.shape[0] != V.shape[0]:
-        raise ValueError(f"there are {K.shape[0]} keys and {V.shape[0]} values; there must be one value per key")
+    if Q.shape[-1] != K.shape[-1]:
+        raise ValueError(f"queries have head size {Q.shape[-1]} and keys {K.shape[-1]}; they must be equal")
+    if K.shape[-2] != V.shape[-2]:
+        raise ValueError(f"there are {K.shape[-2]} keys and {V.shape[-2]} values; there must be one value per key")
     if not Q.dtype == K.dtype == V.dtype:
         raise ValueError(f"Q, K, V have dtypes {Q.dtype}, {K.dtype}, {V.dtype}; they must be the same")
+    if q_ndim is None:
+        check_heads(Q.shape[:-2], K.shape[:-2], V.shape[:-2])
+
+
+def check_heads(q, k, v):
+    """Raise ValueError unless the leading dimensions (..., heads) agree, K and V with as many heads or a divisor."""
+    if k != v:
+        raise ValueError(f"keys have leading dimensions {k} and values {v}; they must be equal")
+    if len(q) != len(k) or q[:-1] != k[:-1] or (q and (q[-1] % k[-1] if k[-1] else q[-1])):
+        raise ValueError(
+            f"queries have leading dimensions {q} and keys {k}; all but the heads must be equal, and the heads of the "
+            "keys must divide those of the queries"
+        )
+
+
+def check_causal(causal):
+    """The alignment of the causal mask. Raises ValueError for one that does not exist."""
+    if not any(causal is allowed or (isinstance(causal, str) and causal == allowed) for allowed in ALIGNMENTS):
+        raise ValueError(f'causal is {causal!r}; False, True, "bottom-right" or "top-left" is needed')
+    return causal
+
+
+def check_mask(mask, shape):
+    """The mask broadcast to `shape` (..., n_q, n_k), or None. Raises ValueError unless it is boolean and fits."""
+    if mask is None:
+        return None
+    kind = getattr(mask, "dtype", type(mask).__name__)
+    if kind not in (bool,):
+        raise ValueError(f"mask is of {kind}; a boolean array is needed, True where a key is visible")
+    if isinstance(mask, Counted) and tuple(mask.shape) == shape:
+        return mask
+    try:
+        return np.broadcast_to(mask, shape)
+    except ValueError:
+        raise ValueError(f"mask has shape {mask.shape}, which does not broadcast to {shape}") from None
+
+
+def check_accumulator(dtype, default):
+    """The accumulator's dtype. Raises ValueError unless it is float32 or float64."""
+    try:
+        dtype = np.dtype(default if dtype is None else dtype)
+    except TypeError:
+        dtype = None
+    if dtype not in FLOATS:
+        raise ValueError("accumulator is no such dtype; np.float32 or np.float64 is needed")
+    return dtype
 
 
 def check_block(block, name):

@@ -13,6 +13,18 @@ def traffic_tiled(n_q, n_k, d, d_v, block_q):
     return {"Q": n_q * d, "K": visits * n_k * d, "V": visits * n_k * d_v, "O": n_q * d_v, "lse": n_q}
 
 
+def traffic_keys_outside(n_q, n_k, d, d_v, block_k):
+    """Elements moved by `flash_forward` with `keys_outside` and without a mask: K and V once, all else per key block.
+
+    A state is written after each key block (the last time as O and lse) and read back before all but the first.
+    Source: FlashAttention-1, Algorithm 1, for the loop; counted by `Tally`.
+    """
+    visits = -(-n_k // block_k)
+    waits = max(visits - 1, 0)
+    moved = {"Q": visits * n_q * d, "K": n_k * d, "V": n_k * d_v, "O": (visits + waits) * n_q * d_v, "lse": n_q}
+    return {**moved, "m": 2 * waits * n_q, "l": 2 * waits * n_q}
+
+
 def traffic_full_matrix(n_q, n_k, d, d_v, score_accesses=4):
     """Elements moved when the scores are stored: every array once and each score `score_accesses` times.
 

@@ -79,10 +79,15 @@ class Counted:
         return self._array
 
 
-def new_array(like, name, shape):
-    """An uninitialised array of like's dtype, counted by the same tally where `like` is counted."""
-    array = np.empty(shape, like.dtype)
+def new_array(like, name, shape, dtype=None):
+    """An uninitialised array, of like's dtype unless given, counted by the same tally where `like` is counted."""
+    array = np.empty(shape, like.dtype if dtype is None else dtype)
     return Counted(array, name, like.tally) if isinstance(like, Counted) else array
+
+
+def part_of(x, index):
+    """x[index] as an array to be read later, such as one head: nothing is counted yet."""
+    return Counted(x._array[index], x.name, x.tally) if isinstance(x, Counted) else x[index]
 
 
 class Work(Counter):

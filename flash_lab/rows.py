@@ -10,8 +10,8 @@ import numpy as np
 
 from ._checks import as_float, check_block, check_qkv, check_scale
 from .counting import Counted, new_array
-from .forward import blocks
 from .state import EMPTY, State, empty_state, finite_reference, lse, merge_states, safe_divisor
+from .tiles import blocks
 from .variants import FA2, accumulate
 
 

@@ -28,11 +28,11 @@ class State(NamedTuple):
 EMPTY = State(m=-np.inf, l=0.0, o=0.0)  # Python floats: they broadcast to any shape and keep any dtype
 
 
-def empty_state(q, d_v):
-    """`EMPTY` as arrays for queries q (..., d): m and l (...), o (..., d_v), in q's dtype."""
+def empty_state(q, d_v, dtype=None):
+    """`EMPTY` as arrays for queries q (..., d): m and l (...), o (..., d_v), in q's dtype unless given."""
     rows = q.shape[:-1]
-    m = np.full_like(q, -np.inf, shape=rows)
-    return State(m, np.zeros_like(m), np.zeros_like(q, shape=(*rows, d_v)))
+    m = np.full_like(q, -np.inf, dtype=dtype, shape=rows)
+    return State(m, np.zeros_like(m), np.zeros_like(m, shape=(*rows, d_v)))
 
 
 def finite_reference(m):
@@ -48,11 +48,12 @@ def safe_divisor(l):
 def partial_state(S, V):
     """The state of one set of keys.
 
-    S: scores (..., n), already scaled, -inf where masked; V: values (n, d_v); n may be 0.
-    Returns State with m, l of shape (...) and o (..., d_v). Raises ValueError if the shapes do not fit.
+    S: scores (..., n), already scaled, -inf where masked; V: values (n, d_v), or one such array for each matrix of
+    scores; n may be 0. Returns State with m, l of shape (...) and o (..., d_v).
+    Raises ValueError if the shapes do not fit.
     """
     S, V = as_float(S, "S"), as_float(V, "V")
-    if V.ndim != 2 or S.ndim == 0 or S.shape[-1] != V.shape[0]:
+    if V.ndim < 2 or S.ndim == 0 or S.shape[-1] != V.shape[-2] or (V.ndim > 2 and V.shape[:-2] != S.shape[:-2]):
         raise ValueError(f"S of shape (..., n) goes with V of shape (n, d_v), not {S.shape} with {V.shape}")
     m = np.max(S, axis=-1, initial=-np.inf)
     P = np.exp(S - finite_reference(m)[..., None])

@@ -5,6 +5,7 @@ S (..., n) and its values V (n, d_v), and returns the state that includes the ti
 `finish(state)` returns (o, lse) once, at the end. A state's m is the max of the scaled scores.
 """
 
+import math
 from collections.abc import Callable
 from itertools import accumulate as _accumulate
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .state import EMPTY, State, finite_reference, lse, safe_divisor, to_output_lse
+
+LOG2_E = math.log2(math.e)
 
 
 class Variant(NamedTuple):
@@ -59,5 +62,45 @@ def fa1_step(state, S, V, scale):
     return State(m, l, (kept + beta[..., None] * (P @ V)) / safe_divisor(l)[..., None])
 
 
+def fa2_exp2_step(state, S, V, scale):
+    """`fa2_step` with exp2, the exponential that GPUs have: log2 e folded into the scale; m stays in natural units."""
+    m = np.maximum(state.m, scale * S.max(axis=-1))
+    reference = finite_reference(m) * LOG2_E
+    P = S * (scale * LOG2_E)
+    P -= reference[..., None]
+    np.exp2(P, out=P)
+    alpha = np.exp2(state.m * LOG2_E - reference)
+    l = alpha * state.l + P.sum(axis=-1)
+    return State(m, l, alpha[..., None] * state.o + P @ V)
+
+
 FA1 = Variant("FA1", fa1_step, finish=lambda state: (state.o, lse(state)))
 FA2 = Variant("FA2", fa2_step, finish=to_output_lse)
+FA2_EXP2 = Variant("FA2 exp2", fa2_exp2_step, finish=to_output_lse)
+
+
+def keep(x):
+    """No rounding."""
+    return x
+
+
+def rounded(scores=keep, P=keep, l=keep, o=keep, output=keep):
+    """FA2 with a rounding at each of its places, handed in as functions from array to array, such as `FP16.round`.
+
+    scores: the scaled scores; P: only where it meets V, for kernels add the unrounded P to l; l and o: the sums,
+    after every tile; output: the quotient. Returns a Variant.
+    """
+
+    def step(state, S, V, scale):
+        S = scores(scale * S)
+        m = np.maximum(state.m, S.max(axis=-1))
+        reference = finite_reference(m)
+        P_exact, alpha = np.exp(S - reference[..., None]), np.exp(state.m - reference)
+        new_o = alpha[..., None] * state.o + P(P_exact) @ V
+        return State(m, l(alpha * state.l + P_exact.sum(axis=-1)), o(new_o))
+
+    def finish(state):
+        quotient, log = to_output_lse(state)
+        return output(quotient), log
+
+    return Variant("rounded", step, finish)
