@@ -3,7 +3,6 @@
 A knob is a keyword default of a demo: edit it in the file, or give it as a flag (seq_len is --seq-len).
 """
 
-import difflib
 from typing import NamedTuple
 
 from language import _
@@ -40,27 +39,16 @@ class Knob(NamedTuple):
             return text
 
 
-def knobs_table():
-    """The table, made when it is asked for, so that its texts are in the run's language."""
-    return {
-        "seq_len": Knob(int, 1, 65_536, "4096", _("keys (and values) of the sequence")),
-        "head_dim": Knob(int, 1, 512, "64", _("size d of a head")),
-        "block": Knob(int, 1, 1_000_000, "256", _("keys per block")),
-        "block_q": Knob(int, 1, 1_000_000, "64", _("queries per block")),
-        "block_k": Knob(int, 1, 1_000_000, "64", _("keys per block")),
-        "segments": Knob(int, 1, 1000, "12", _("segments a row is cut into")),
-        "l_block": Knob(int, 1, 1_000_000, "64", _("terms added up before they go into the 16-bit sum l")),
-        "v_mean": Knob(float, -1000.0, 1000.0, "1", _("mean of the values V")),
-        "sharpness": Knob(float, 0.001, 1000.0, "4", _("factor on the scores: larger is nearer to one-hot")),
-        "seed": Knob(int, 0, 2**32 - 1, "0", _("seed of the random data")),
-        "more": Knob(bool, 0, 1, "", _("print the further tables too")),
-    }
-
-
-KNOBS = knobs_table()
-
-
-def nearest(word, words):
-    """' Did you mean X?' for the closest of `words`, or nothing."""
-    close = difflib.get_close_matches(word, words, 1)
-    return " " + _("Did you mean {word}?").format(word=close[0]) if close else ""
+KNOBS = {
+    "seq_len": Knob(int, 1, 65_536, "4096", _("keys (and values) of the sequence")),
+    "head_dim": Knob(int, 1, 512, "64", _("size d of a head")),
+    "block": Knob(int, 1, 1_000_000, "256", _("keys per block")),
+    "block_q": Knob(int, 1, 1_000_000, "64", _("queries per block")),
+    "block_k": Knob(int, 1, 1_000_000, "64", _("keys per block")),
+    "segments": Knob(int, 1, 1000, "12", _("segments a row is cut into")),
+    "l_block": Knob(int, 1, 1_000_000, "64", _("terms added up before they go into the 16-bit sum l")),
+    "v_mean": Knob(float, -1000.0, 1000.0, "1", _("mean of the values V")),
+    "sharpness": Knob(float, 0.001, 1000.0, "4", _("factor on the scores: larger is nearer to one-hot")),
+    "seed": Knob(int, 0, 2**32 - 1, "0", _("seed of the random data")),
+    "more": Knob(bool, 0, 1, "", _("print the further tables too")),
+}

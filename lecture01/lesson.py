@@ -1,18 +1,18 @@
-"""Runs a script's demos: knobs from the command line, which demos, the check, and clean endings.
+"""Runs a script's demos: the command line, the check, and clean endings.
 
     lesson(demo0_by_hand, demo1_three_ways)
 
-A demo is a function named demoN_name whose keyword defaults are its knobs.
+A demo is a function named demoN_name whose keyword defaults are its knobs. What it returns, if anything, is its summary
+row for a sweep: {Column(title, format): value}.
 """
 
-import inspect
 import sys
+from pathlib import Path
 
 import console
-from knobs import KNOBS, nearest
-from language import _
-
-FLAGS = {"--help": "-h", "--check": None, "--demo": None}
+from command_line import help_text, read_command_line, refuse, settings
+from knobs import KNOBS
+from language import _, language
 
 
 def lesson(*demos):
@@ -22,16 +22,39 @@ def lesson(*demos):
     finding while every knob is at its default.
     """
     try:
-        chosen, given, check = read_command_line(sys.argv[1:], demos)
-        calls = [(demo, settings(demo, given)) for demo in chosen]
-        for demo, knobs in calls:
-            console.record.knobs = {name: value for name, value in knobs.items() if KNOBS[name].kind is not bool}
-            demo(**knobs)
-        if check:
-            report_check(at_defaults=not set(given) - {"more"})
+        options = read_command_line(sys.argv[1:], demos)
+        if options.help:
+            console.renderer.pairs(help_text(demos))
+            return
+        if options.json:
+            from export import SILENT, as_json
+
+            shown, console.renderer = console.renderer, SILENT
+        if options.sweeps:
+            from sweep import run_sweep
+
+            run_sweep(options)
+        else:
+            run(options)
+        if options.json:
+            shown.verbatim(as_json(console.record, Path(sys.argv[0]).name, language))
+        if options.check:
+            report_check(at_defaults=not set(options.given) - {"more"} and not options.sweeps)
     except KeyboardInterrupt:
         sys.stderr.write("\n" + _("Stopped.") + "\n")
         raise SystemExit(130) from None
+
+
+def run(options):
+    """Run the chosen demos; all their knobs are checked before the first begins."""
+    for demo, knobs in [(demo, settings(demo, options.given)) for demo in options.demos]:
+        console.record.knobs = shown_knobs(knobs)
+        demo(**knobs)
+
+
+def shown_knobs(knobs):
+    """The knobs a header shows: those that set a quantity."""
+    return {name: value for name, value in knobs.items() if KNOBS[name].kind is not bool}
 
 
 def require(holds, text, /, **numbers):
@@ -40,112 +63,12 @@ def require(holds, text, /, **numbers):
         refuse(text.format(**numbers))
 
 
-def refuse(sentence):
-    sys.stdout.flush()
-    sys.stderr.write(sentence + "\n")
-    raise SystemExit(2)
-
-
-def knobs_of(demo):
-    """The demo's knobs and their defaults, from its signature."""
-    return {name: parameter.default for name, parameter in inspect.signature(demo).parameters.items()}
-
-
-def settings(demo, given):
-    """The demo's knobs with the given values in, each checked: edited defaults as well as flags."""
-    knobs = {name: given.get(name, default) for name, default in knobs_of(demo).items()}
-    for name, value in knobs.items():
-        problem = KNOBS[name].problem(value)
-        if problem:
-            where = flag(name) if name in given else _("{knob} in {demo}").format(knob=name, demo=demo.__name__)
-            text = _("{where} is {value!r}; it has to be {problem}.")
-            refuse(text.format(where=where, value=value, problem=problem))
-    return knobs
-
-
-def read_command_line(arguments, demos):
-    """(demos to run, {knob: value} given, whether to check). Prints the help and ends for --help."""
-    known = {flag(name): name for demo in demos for name in knobs_of(demo)}
-    chosen, given, check = demos, {}, False
-    words = iter(arguments)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name in ("-h", "--help"):
-            sys.stdout.write(help_text(demos))
-            raise SystemExit(0)
-        if name == "--check" and not equals:
-            check = True
-        elif word in known and KNOBS[known[word]].kind is bool:
-            given[known[word]] = True
-        elif name == "--demo" or (name in known and KNOBS[known[name]].kind is not bool):
-            value = value if equals else next(words, None)
-            if value is None:
-                text = _("{flag} needs a value, such as {flag} {example}.")
-                refuse(text.format(flag=name, example=example(name, known)))
-            if name == "--demo":
-                chosen = choose(value, demos)
-            else:
-                given[known[name]] = KNOBS[known[name]].parse(value)
-        else:
-            hint = nearest(name, [*known, *FLAGS])
-            refuse(_("{word} is not a flag of this script.{hint} --help lists them.").format(word=word, hint=hint))
-    unused = [flag(name) for name in given if not any(name in knobs_of(demo) for demo in chosen)]
-    if unused:
-        refuse(_("{flag} changes nothing in the demos chosen with --demo.").format(flag=unused[0]))
-    return chosen, given, check
-
-
-def choose(text, demos):
-    """The demos named in "1,3" or by their names, in the script's order."""
-    by_name = {}
-    for demo in demos:
-        number, _underscore, name = demo.__name__.removeprefix("demo").partition("_")
-        by_name[number] = by_name[name] = demo
-    wanted = text.split(",")
-    for word in wanted:
-        if word not in by_name:
-            allowed = ", ".join(name for name in by_name if name.isdigit())
-            problem = _("--demo is {text}; it has to be one or more of {allowed}, such as --demo 1,2.")
-            refuse(problem.format(text=text, allowed=allowed))
-    return [demo for demo in demos if demo in [by_name[word] for word in wanted]]
-
-
-def example(name, known):
-    return "1" if name == "--demo" else KNOBS[known[name]].example
-
-
-def flag(knob):
-    return "--" + knob.replace("_", "-")
-
-
-def help_text(demos):
-    """What --help prints: the script's first paragraph, its demos, and its knobs with their ranges."""
-    module = inspect.getmodule(demos[0])
-    lines = [(inspect.getdoc(module) or "").split("\n\n")[0], "", _("Demos (--demo 1, --demo 1,2; all by default):")]
-    for demo in demos:
-        number, _underscore, name = demo.__name__.removeprefix("demo").partition("_")
-        lines.append(f"  {number}  {(inspect.getdoc(demo) or name).splitlines()[0]}")
-    lines += ["", _("Knobs (flags here, or defaults to edit in the file):")]
-    for name in dict.fromkeys(name for demo in demos for name in knobs_of(demo)):
-        knob = KNOBS[name]
-        if knob.kind is bool:
-            lines.append(f"  {flag(name):<14} {knob.help}")
-            continue
-        defaults = ", ".join(dict.fromkeys(str(knobs_of(demo)[name]) for demo in demos if name in knobs_of(demo)))
-        span = _("{low:,} to {high:,}; here {defaults}").format(low=knob.low, high=knob.high, defaults=defaults)
-        lines.append(f"  {flag(name):<14} {knob.help} ({span})")
-    lines += ["", f"  {'--check':<14} " + _("exit with 1 if a sentence that must hold does not")]
-    lines += [f"  {'--help':<14} " + _("this text")]
-    return "\n".join(lines) + "\n"
-
-
 def report_check(at_defaults):
-    """Say how many claims held; end with status 1 if one that must hold does not."""
+    """Say how many sentences held; end with status 1 if one that must hold does not."""
     claims = console.record.claims()
     broken = [claim for claim in claims if not claim.holds and (at_defaults or claim.kind == "identity")]
     held = sum(claim.holds for claim in claims)
     console.renderer.lines(["", _("{held} of {total} sentences hold.").format(held=held, total=len(claims))])
-    for claim in broken:
-        console.renderer.lines(["FAIL: " + claim.text])
+    console.renderer.lines([_("FAIL: {sentence}").format(sentence=claim.text) for claim in broken])
     if broken:
         raise SystemExit(1)

@@ -10,9 +10,10 @@ import shutil
 import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from start import ROOT, venv_python
+
 VENV = os.path.join(ROOT, ".venv")
-PYTHON = os.path.join(VENV, *(("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")))
+PYTHON = venv_python()
 
 
 def main(wanted):

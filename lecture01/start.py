@@ -1,7 +1,7 @@
 """What every script does first: check Python and its packages, and set the import paths.
 
-Runs on importing it. Where something is missing and the repository has a .venv, the script starts again with
-that; without one it ends with the command to type. Written so that Python 3.8, and older, can still read it.
+Where something is missing and the repository has a .venv, the script starts again with that; without one it ends
+with the command to type. Written so that Python 3.8, and older, can still read it.
 """
 
 import importlib.util
@@ -29,6 +29,12 @@ def missing():
     return ""
 
 
+def venv_python():
+    """Where the repository's .venv has its Python, whether or not it is there."""
+    place = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
+    return os.path.join(ROOT, ".venv", *place)
+
+
 def interpreter():
     """What to type for a Python that is new enough."""
     if sys.version_info >= NEEDED:
@@ -38,8 +44,7 @@ def interpreter():
 
 def restart(lack):
     """Run this script again with the repository's .venv, or say which command makes one."""
-    place = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
-    python = os.path.join(ROOT, ".venv", *place)
+    python = venv_python()
     can_restart = os.path.isfile(python) and os.path.isfile(sys.argv[0]) and "LAB_RESTARTED" not in os.environ
     if not can_restart:
         setup = os.path.join(ROOT, "lecture01", "setup_venv.py")
@@ -54,7 +59,9 @@ def restart(lack):
     os.execv(python, command)
 
 
-sys.path[:0] = FOLDERS
-lack = missing()
-if lack:
-    restart(lack)
+def prepare():
+    """Set the import paths, then go on only where everything is there."""
+    sys.path[:0] = FOLDERS
+    lack = missing()
+    if lack:
+        restart(lack)

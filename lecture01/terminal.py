@@ -78,6 +78,14 @@ class Terminal:
         """Each text on lines of its own."""
         self.write([line for text in texts for line in wrap(self.shown(text), self.width)], bold)
 
+    def pairs(self, pairs):
+        """Each text behind its lead, its further lines indented as far."""
+        self.write([line for lead, text in pairs for line in hanging(self.shown(lead), self.shown(text), self.width)])
+
+    def verbatim(self, text):
+        """Text for other programs: not wrapped."""
+        self.write([text])
+
     def write(self, lines, bold=False):
         """Write and flush, without spaces at the ends; when the reader has gone (`| head`), end quietly."""
         before, after = ("\x1b[1m", "\x1b[0m") if bold and self.styled else ("", "")

@@ -150,6 +150,8 @@ def demo1_three_ways(seq_len=4096, head_dim=64, block=256, seed=0, more=False):
     ])
     if more:
         share_keys(seq_len, head_dim, block, rng)
+    return {_("blocks"): len(trace), _("rescaled"): rescaled, Column(_("one pass holds"), ",d"): rows["one"][4],
+            Column(_("largest error"), in_u): rows["one"][5], Column("l", ".3f"): trace[seq_len][4]}
 
 
 def share_keys(n, d, block, rng):
@@ -227,6 +229,8 @@ def demo2_merge_order(seq_len=3000, head_dim=32, segments=12, seed=1):
         claim(differ["commutative"][1] == differ["neutral"][1] == 0 < differ["associative"][1],
               _("In floats merging is exactly commutative, but associative only up to rounding.")),
     ])
+    return {Column(_("merged"), in_u): agree, Column(_("averaged"), in_u): rows["mean"][1],
+            Column(_("averaged by length"), in_u): rows["weighted"][1]}
 
 
 # ------------------------------------------------------------------------------------------------ demo 3
@@ -263,6 +267,8 @@ def demo3_delayed_normalisation(seq_len=4096, head_dim=128, block=128, seed=3):
                   "32x (half an FMA) and an exp 128x."), paper=gain[0], gpu=gain[1]),
         _("The rest of FlashAttention-2's gain: query blocks in parallel, warps split by query, causal tiles skipped."),
     ])
+    return {Column(_("gain at 16x"), "{:.2f}x"): gain[0], Column(_("gain at 32x/128x"), "{:.2f}x"): gain[1],
+            **{Column(_("{name}: non-matmul").format(name=name), ".1%"): row[1] for name, row in shares.items()}}
 
 
 def model_time(work, lone, exp):
@@ -347,6 +353,8 @@ def demo4_precision(seq_len=8192, head_dim=64, l_block=64, v_mean=0.0, sharpness
         finding(abs(sums[l_block][4]) < abs(sums[1][4]) / 4,
                 _("Added by blocks of {block}, it is off by {off:.1%}."), block=l_block, off=abs(sums[l_block][4])),
     ])
+    return {Column(_("l in BF16"), "+.2%"): sums[l_block][4], Column(_("l in FP16"), "+.2%"): sums[l_block][2],
+            Column(_("P in BF16"), magnitude): bf16, Column(_("P in FP16"), magnitude): fp16}
 
 
 lesson(demo0_by_hand, demo1_three_ways, demo2_merge_order, demo3_delayed_normalisation, demo4_precision)

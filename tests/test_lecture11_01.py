@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from conftest import ROOT, demos_of, load
 
 import console
 import flash_lab
+from command_line import knobs_of
+from conftest import ROOT, demos_of, load
 from flash_lab import State, Variant
-from lesson import knobs_of
 
 SCRIPT = load(ROOT / "lecture11" / "01_online_softmax.py")
 DEMOS = list(demos_of(SCRIPT).values())

@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
 from rich.cells import cell_len
 from test_console import columns, is_rule
+
+from conftest import ROOT
 
 CASES = {case["id"]: case for case in json.loads((ROOT / "tests/cases/family_e.json").read_text(encoding="utf-8"))}
 E1, E3, E6 = (CASES[name]["inputs"] | CASES[name]["expected"] for name in ("E1", "E3", "E6"))
