@@ -23,7 +23,8 @@ def flash_forward(
     and blocks may exceed them. Leading dimensions are batch and heads; K and V may have fewer heads, as many times
     fewer as groups of query heads share one.
     causal: False, True or "bottom-right", or "top-left". mask: bool, True where visible, of any shape that broadcasts
-    to (..., n_q, n_k); a key has to be visible under both. scale: 1/sqrt(d) by default. variant: FA1, FA2, FA2_EXP2 or
+    to (..., n_q, n_k); a key has to be visible under both; the value of a hidden key still has to be finite, for
+    0 * NaN is NaN. scale: 1/sqrt(d) by default. variant: FA1, FA2, FA2_EXP2 or
     your own (step, finish). order: one of `tiles`; tiles that causal hides are skipped.
     accumulator: the dtype of scores after the matmul, of m, l and o, and of the result; the inputs' by default.
     Returns (O, lse), shapes (..., n_q, d_v) and (..., n_q), lse in natural log; counted where Q is.

@@ -42,7 +42,7 @@ def exp_scores(S, scale, reference):
 
 def fa2_step(state, S, V, scale):
     """FlashAttention-2, Algorithm 1, lines 8 to 10: o stays unnormalised, alpha brings it to the new max."""
-    m = np.maximum(state.m, scale * S.max(axis=-1))
+    m = np.maximum(state.m, scale * S.max(axis=-1, initial=-np.inf))
     reference = finite_reference(m)
     P = exp_scores(S, scale, reference)
     alpha = np.exp(state.m - reference)
@@ -52,7 +52,7 @@ def fa2_step(state, S, V, scale):
 
 def fa1_step(state, S, V, scale):
     """FlashAttention-1, Algorithm 1, lines 10 to 13: o is the output so far, divided by l at every step."""
-    m_tile = scale * S.max(axis=-1)
+    m_tile = scale * S.max(axis=-1, initial=-np.inf)
     P = exp_scores(S, scale, finite_reference(m_tile))
     m = np.maximum(state.m, m_tile)
     reference = finite_reference(m)
@@ -64,7 +64,7 @@ def fa1_step(state, S, V, scale):
 
 def fa2_exp2_step(state, S, V, scale):
     """`fa2_step` with exp2, the exponential that GPUs have: log2 e folded into the scale; m stays in natural units."""
-    m = np.maximum(state.m, scale * S.max(axis=-1))
+    m = np.maximum(state.m, scale * S.max(axis=-1, initial=-np.inf))
     reference = finite_reference(m) * LOG2_E
     P = S * (scale * LOG2_E)
     P -= reference[..., None]
@@ -93,7 +93,7 @@ def rounded(scores=keep, P=keep, l=keep, o=keep, output=keep):
 
     def step(state, S, V, scale):
         S = scores(scale * S)
-        m = np.maximum(state.m, S.max(axis=-1))
+        m = np.maximum(state.m, S.max(axis=-1, initial=-np.inf))
         reference = finite_reference(m)
         P_exact, alpha = np.exp(S - reference[..., None]), np.exp(state.m - reference)
         new_o = alpha[..., None] * state.o + P(P_exact) @ V

@@ -11,6 +11,7 @@ from flash_lab import (
     EMPTY,
     FA1,
     FA2,
+    FA2_EXP2,
     State,
     accumulate,
     bound_in_u,
@@ -21,6 +22,7 @@ from flash_lab import (
     merge_tree,
     output,
     partial_state,
+    rounded,
     softmax_2pass,
     softmax_3pass,
     to_output_lse,
@@ -122,6 +124,13 @@ def test_the_online_step_gives_the_whole_rows_result_at_any_block_size(step, row
     assert close(
         from_output_lse(o, logs), scale * S, V, len(tiles) + 4 + np.max(np.abs(logs[np.isfinite(logs)]), initial=0)
     )
+
+
+@pytest.mark.parametrize("variant", [FA1, FA2, FA2_EXP2, rounded()], ids=lambda variant: variant.name)
+def test_a_tile_without_keys_leaves_the_state_as_it_is(variant):
+    tiles = [(np.zeros(0), np.zeros((0, 1))), (np.array([2.0]), np.ones((1, 1))), (np.zeros(0), np.zeros((0, 1)))]
+    _start, empty, one, still_one = accumulate(tiles, variant.step, 1.0)
+    assert np.all(np.equal(empty.l, 0)) and same(one, still_one)
 
 
 @VARIANTS
