@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 ARGS ?=
 
-.PHONY: run test bench check help setup setup-dev
+.PHONY: run test bench check doctor help setup setup-dev
 
 help:
 	@echo "make run    set up .venv, then run lecture 11's first script (ARGS=\"--demo 1 --block 64\")"
 	@echo "make test   set up the test tools, then run the tests (ARGS=\"-k merge\")"
 	@echo "make bench  time the lab against NumPy and ml_dtypes, as ratios"
+	@echo "make doctor say what is there and what is missing, before class"
 	@echo "make check  ruff, the type checker and every script's --check"
 
 run: setup
@@ -20,10 +21,14 @@ test: setup-dev
 bench: setup
 	@$(VENV_PYTHON) bench/bench.py $(ARGS)
 
+doctor:
+	@$(PYTHON) lecture01/doctor.py
+
 check: setup-dev
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m mypy
+	@$(VENV_PYTHON) locale/gate.py
 	@for script in lecture*/[0-9]*.py prereq3/[0-9]*.py; do \
 		test -f "$$script" || continue; \
 		$(VENV_PYTHON) "$$script" --check >/dev/null || { echo "$$script --check failed"; exit 1; }; done

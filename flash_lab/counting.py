@@ -29,20 +29,32 @@ class Tally:
         self.log = []
 
     def count(self, **arrays):
-        """Wrap arrays by name: `K, V = tally.count(K=K, V=V)`. Returns them in the order given."""
+        """Wrap arrays by name: `K, V = tally.count(K=K, V=V)`.
+
+        arrays: NumPy arrays, any shape and dtype. Returns a list of Counted in the order given.
+        """
         return [Counted(array, name, self) for name, array in arrays.items()]
 
     def elements(self, array=None, kind=None):
-        """Elements moved, of one array or of all, read or written or both."""
+        """The elements moved so far, an int.
+
+        array: the name of the array, all by default; kind: "read" or "write", both by default.
+        """
         return sum(a.elements for a in self.log if array in (None, a.array) and kind in (None, a.kind))
 
     def bytes(self, bytes_per_element, array=None, kind=None):
-        """Bytes moved if each element took `bytes_per_element` (a format's: FP16 takes 2)."""
+        """The bytes moved so far if each element took `bytes_per_element` (a format's: FP16 takes 2).
+
+        array and kind as in `elements`.
+        """
         return bytes_per_element * self.elements(array, kind)
 
 
 class Counted:
-    """An array whose slices are counted in a `Tally`. Only x[...] and x[...] = v work; shape, dtype, len are free."""
+    """An array whose slices are counted in a `Tally`. Only x[...] and x[...] = v work; shape, dtype, len are free.
+
+    array: the NumPy array; name: what the log calls it; tally: the `Tally` it is counted in.
+    """
 
     __array_ufunc__ = None  # K @ q, K * 2, ...: TypeError
     __iter__ = None
@@ -55,10 +67,12 @@ class Counted:
 
     @property
     def shape(self):
+        """The shape of the array, as NumPy's; not counted."""
         return self._array.shape
 
     @property
     def dtype(self):
+        """The dtype of the array; not counted."""
         return self._array.dtype
 
     def __len__(self):
@@ -98,21 +112,25 @@ class Work(Counter):
     """
 
     def array(self, x):
-        """x as a WorkArray that counts here."""
+        """The array x as a WorkArray that counts here; x: anything np.asarray takes."""
         counted = np.asarray(x).view(WorkArray)
         counted.work = self
         return counted
 
-    def non_matmul(self):
-        """Operations on whole tiles outside the matmuls: max, subtract, exp, sum and rescale.
+    def non_matmul(self, lone=1, exp=1):
+        """The operations on whole tiles outside the matmuls, weighted: max, subtract, exp, sum and rescale.
 
+        lone, exp: what an operation and an exp count, for instance their time in matmul FLOPs.
         Left out: `scale`, which kernels fold into the exponent's multiply-add, and `per_row`.
         """
-        return sum(self[kind] for kind in ("max", "subtract", "exp", "sum", "rescale"))
+        return lone * sum(self[kind] for kind in ("max", "subtract", "sum", "rescale")) + exp * self["exp"]
 
 
 class WorkArray(np.ndarray):
-    """An array that counts the arithmetic done with it; results of its operations count too."""
+    """An array that counts the arithmetic done with it; results of its operations count too.
+
+    work: the `Work` it counts in; made by `Work.array`.
+    """
 
     work: Any
 

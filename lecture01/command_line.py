@@ -38,8 +38,8 @@ def knobs_of(demo):
 def knob(name, demo):
     """The Knob of that name; one sentence where a demo has a knob that is not in the table."""
     if name not in KNOBS:
-        text = _("{demo} has a knob {knob} that is not in lecture01/knobs.py: add a line for it there.")
-        refuse(text.format(demo=demo.__name__, knob=name))
+        text = _("{demo} has a knob {knob} that is not in lecture01/knobs.py.{hint} Rename it, or add a line there.")
+        refuse(text.format(demo=demo.__name__, knob=name, hint=nearest(name, KNOBS)))
     return KNOBS[name]
 
 
@@ -62,8 +62,9 @@ def check_value(knob: Knob, value, where):
 def read_command_line(arguments, demos):
     """The Options, each checked as far as it stands alone."""
     known = {flag(name): name for demo in demos for name in knobs_of(demo)}
-    switches = {word: name for word, name in known.items() if knob(name, demos[0]).kind is bool}
-    options = Options(list(demos))
+    kinds = {flag(name): knob(name, demo).kind for demo in demos for name in knobs_of(demo)}
+    switches = {word: name for word, name in known.items() if kinds[word] is bool}
+    options = Options([])
     words = iter(arguments)
     for word in words:
         name, equals, value = word.partition("=")
@@ -80,9 +81,10 @@ def read_command_line(arguments, demos):
         else:
             hint = nearest(name, [*known, *WITH_VALUE, *WITHOUT_VALUE])
             refuse(_("{word} is not a flag of this script.{hint} --help lists them.").format(word=word, hint=hint))
+    options.demos = [demo for demo in demos if demo in options.demos or not options.demos]
     used = {name for demo in options.demos for name in knobs_of(demo)}
     for name in [*options.given, *options.sweeps]:
-        if name not in used:
+        if name not in used and KNOBS[name].kind is not bool:
             refuse(_("{flag} changes nothing in the demos chosen with --demo.").format(flag=flag(name)))
     return options
 
@@ -90,7 +92,7 @@ def read_command_line(arguments, demos):
 def take(options, name, value, known, demos):
     """Put a flag with a value into the options."""
     if name == "--demo":
-        options.demos = choose(value, demos)
+        options.demos += choose(value, demos)
     elif name == "--sweep":
         options.sweeps.update([sweep_of(value, known)])
     elif name in known:
@@ -116,9 +118,9 @@ def sweep_of(text, known):
     name, _equals, values = text.partition("=")
     word = flag(name)
     if word not in known or not values:
-        problem = _("--sweep is {text!r}; it has to be a knob with its values, such as --sweep {example}.")
+        problem = _("--sweep is {text!r}; it has to name a knob and its values.{hint} Try --sweep {example}.")
         hint = nearest(word, known) if word not in known else ""
-        refuse(problem.format(text=text, example=WITH_VALUE["--sweep"]) + hint)
+        refuse(problem.format(text=text, hint=hint, example=WITH_VALUE["--sweep"]))
     parsed = [KNOBS[known[word]].parse(value) for value in values.split(",")]
     for value in parsed:
         check_value(KNOBS[known[word]], value, word)

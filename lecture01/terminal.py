@@ -3,7 +3,7 @@
 Width is LAB_WIDTH, else COLUMNS, else the terminal's, else 120; never below 20. A table that does not fit first
 folds its text columns and its titles, then becomes one card per row; numbers stay whole and nothing ends in dots.
 Bold only, on a terminal without NO_COLOR and TERM=dumb (or with FORCE_COLOR); meaning never hangs on it.
-LAB_BOX=ascii draws rules in ASCII, and a stream that cannot show a character gets the nearest one it can.
+LAB_BOX=ascii replaces signs by ASCII, and a stream that cannot show a character gets the nearest one it can.
 """
 
 import codecs
@@ -37,7 +37,8 @@ class Terminal:
         make_safe(self.stream)
         self.width = width(self.stream)
         self.styled = is_styled(self.stream)
-        self.rule = self.shown("-" if os.environ.get("LAB_BOX") == "ascii" else "─")
+        self.ascii = wants_ascii()
+        self.rule = self.shown("─")
 
     def header(self, demo):
         """A blank line, the title, and the knobs with the values of this run."""
@@ -101,6 +102,8 @@ class Terminal:
     def shown(self, text):
         """The text as the stream will show it, control characters made visible, so that widths are those on screen."""
         text = "".join(c if c.isprintable() or c in "\n\u00a0\u3000" else repr(c)[1:-1] for c in str(text))
+        if self.ascii:
+            text = text.translate(str.maketrans(NEAREST))
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         return text.encode(encoding, "lab").decode(encoding)
 
@@ -118,6 +121,15 @@ def width(stream):
         return max(os.get_terminal_size(stream.fileno()).columns or 80, NARROWEST_WIDTH)
     except (OSError, ValueError, AttributeError):
         return 120
+
+
+def wants_ascii():
+    """Whether signs outside ASCII are to be replaced. Raises SystemExit with one sentence for an unknown LAB_BOX."""
+    box = os.environ.get("LAB_BOX", "")
+    if box not in ("", "ascii"):
+        sys.stderr.write(f"LAB_BOX is {box!r}; it has to be ascii, or not set.\n")
+        raise SystemExit(2)
+    return box == "ascii"
 
 
 def is_styled(stream):

@@ -8,14 +8,13 @@
 
 Run it with python3 01_online_softmax.py; edit a demo's defaults, or give --demo 1 --block 64. --help lists all.
 Conventions: q (d,), K (n, d), V (n, d_v); m running max of the scaled scores, l running sum, o running output;
-scale 1/sqrt(d); lse natural log. u is one rounding error of the result: eps * sum of p * |v|.
-The three- and two-pass algorithms stand in flash_lab/rows.py, the tiled ones in flash_lab/forward.py.
+scale 1/sqrt(d); lse natural log. u is one rounding error of the result, eps * sum of p * |v|; results are held to
+(8 + blocks + max |s - m|) u. The algorithms in three and two passes stand in flash_lab/rows.py. _( ) is gettext's.
 """
 
 import _lab  # noqa: F401
 
 from functools import reduce
-from itertools import pairwise
 
 import numpy as np
 
@@ -50,136 +49,134 @@ def step_without(*forgotten):
     return step
 
 
-def one_pass(q, K, V, block):
-    """Attention of one query with `one_pass_step`. Returns (o, lse)."""
-    variant = flash_lab.Variant("one pass", one_pass_step, finish=flash_lab.to_output_lse)
-    return flash_lab.attention_1pass(q, K, V, block, variant=variant)
-
-
-def blocks_of(scores, V, block):
+def split(scores, V, block):
     return [(scores[a : a + block], V[a : a + block]) for a in range(0, len(scores), block)]
 
 
-# ------------------------------------------------------------------------------------------------ demo 0
+def result_of(step, scores, V, block):
+    """The output (d_v,) of a row of ready scores, `block` at a time."""
+    *_before, last = accumulate(split(scores, V, block), step, 1.0)
+    return output(last)
+
 
 def demo0_by_hand():
     """By hand: two blocks of two scores, and the classic slips."""
     plain = np.array([1.0, 3.0, 2.0, 5.0]), np.array([[10.0], [20.0], [30.0], [40.0]])
     masked = np.array([-np.inf, -np.inf, 0.0, np.log(3)]), np.array([[10.0], [20.0], [1.0], [2.0]])
-    tiles, trace = blocks_of(*plain, 2), {}
-    for (S, _V), (old, new) in zip(tiles, pairwise(accumulate(tiles, one_pass_step, 1.0)), strict=True):
-        name = f"{S[0]:g}, {S[1]:g}"
-        trace[name] = (name, new.m, np.exp(old.m - new.m), new.l, new.o[0], output(new)[0])
-
-    def results(step):
-        with np.errstate(invalid="ignore"):
-            return [output([*accumulate(blocks_of(*row, 2), step, 1.0)][-1])[0] for row in (plain, masked)]
-
-    averages = [np.mean([output(partial_state(*tile)) for tile in blocks_of(*row, 2)]) for row in (plain, masked)]
+    states, trace = list(accumulate(split(*plain, 2), one_pass_step, 1.0)), {}
+    for name, before, after in zip(("1, 3", "2, 5"), states[:-1], states[1:], strict=True):
+        trace[name] = (name, after.m, np.exp(before.m - after.m), after.l, after.o[0], output(after)[0])
     ways = {
-        "online": (_("online step"), *results(one_pass_step)),
-        "never": (_("never rescaled"), *results(step_without("alpha on l", "alpha on o"))),
-        "only_l": (_("only l rescaled"), *results(step_without("alpha on o"))),
-        "only_o": (_("only o rescaled"), *results(step_without("alpha on l"))),
-        "averages": (_("average of the block averages"), *averages),
-        "no_guard": (_("no guard for -inf"), *results(step_without("guard"))),
+        "online": (_("online step"), one_pass_step),
+        "never": (_("never rescaled"), step_without("alpha on l", "alpha on o")),
+        "only_l": (_("only l rescaled"), step_without("alpha on o")),
+        "only_o": (_("only o rescaled"), step_without("alpha on l")),
+        "no_guard": (_("no guard for -inf"), step_without("guard")),
     }
+    with np.errstate(invalid="ignore"):
+        first = {key: result_of(step, *plain, 2).item() for key, (_name, step) in ways.items()}
+        second = {key: result_of(step, *masked, 2).item() for key, (_name, step) in ways.items()}
+    averages = [np.mean([output(partial_state(*tile)) for tile in split(*row, 2)]) for row in (plain, masked)]
+    rows = {key: (name, first[key], second[key]) for key, (name, _step) in ways.items()}
+    rows["averages"] = (_("average of the blocks' outputs"), *averages)
     print_header(_("Demo 0. By hand: scores [1, 3 | 2, 5], V = [10, 20 | 30, 40]"))
     print_table([_("block"), Column("m", ".0f"), Column("α", ".3f"), Column("l", ".3f"), Column("o", ".2f"),
                  Column("o / l", ".2f")], trace, key="by_hand")
-    print_table([_("how"), Column("1, 3 | 2, 5", ".2f"), Column("-inf, -inf | 0, ln 3", ".2f")], ways, key="slips")
-
-    online, never, only_l = (ways[key][1] for key in ("online", "never", "only_l"))
+    print_table([_("how"), Column("1, 3 | 2, 5", ".2f"), Column("-inf, -inf | 0, ln 3", ".2f")], rows, key="slips")
     exact = attention(plain[0][None], np.eye(4), plain[1], scale=1.0)[0].item()
     print_observations([
-        claim(np.isclose(online, exact, rtol=1e-12) and 10 < never < 40 < only_l,
+        claim(np.isclose(first["online"], exact, rtol=1e-12) and 10 < first["never"] < 40 < first["only_l"],
               _("Two blocks give {online:.2f}, as one softmax does. Never rescaled, {never:.2f} looks plausible; "
-                "only l rescaled, {only_l:.2f} is above the largest V."), online=online, never=never, only_l=only_l),
-        claim(np.isclose(ways["online"][2], 1.75) and np.isnan(ways["no_guard"][2]),
-              _("With a masked first block, {right:.2f}; without the guard (-inf) - (-inf) gives {wrong}."),
-              right=ways["online"][2], wrong=ways["no_guard"][2]),
-        claim(np.isinf(FP16.round(np.exp(12.0))) and np.isinf(FP32.round(np.exp(89.0))) and online < 40,
-              _("Why the max goes first: exp(12) overflows in FP16, exp(89) in FP32; exp(score - m) is at most 1.")),
+                "only l rescaled, {only_l:.2f} is above the largest V."), **first),
+        claim(np.isclose(second["online"], 1.75) and np.isnan(second["no_guard"]),
+              _("With a masked first block, {online:.2f}; unguarded, (-inf)-(-inf) gives {no_guard}."), **second),
+        claim(np.isinf(FP16.round(np.exp(12.0))) and np.isinf(FP32.round(np.exp(89.0)))
+              and all(state.l <= 2 * i for i, state in enumerate(states)),
+              _("exp(12) overflows in FP16, exp(89) in FP32; less the max, no term is above 1: 4 terms, l = {l:.3f}."),
+              l=states[-1].l),
     ])
 
-
-# ------------------------------------------------------------------------------------------------ demo 1
 
 def demo1_three_ways(seq_len=4096, head_dim=64, block=256, seed=0, more=False):
     """One query, three algorithms: what each reads, holds, and gets right."""
     rng = np.random.default_rng(seed)
     shapes = (head_dim, (seq_len, head_dim), (seq_len, head_dim))
     q, K, V = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
-    exact, unit = flash_lab.exact_and_unit(q[None], K, V)
-    rows = {}
-    for key, name, algorithm in (("three", _("three passes"), flash_lab.attention_3pass),
-                                 ("two", _("two passes"), flash_lab.attention_2pass),
-                                 ("one", _("one pass"), one_pass)):
+    exact, u = flash_lab.exact_and_unit(q[None], K, V)
+    variant = flash_lab.Variant("one pass", one_pass_step, finish=flash_lab.to_output_lse)
+    algorithms = {
+        "three": (_("three passes"), flash_lab.attention_3pass),
+        "two": (_("two passes"), flash_lab.attention_2pass),
+        "one": (_("one pass"), lambda *data: flash_lab.attention_1pass(*data, variant=variant)),
+    }
+    K_reads, scores_moved, moved, held, error = {}, {}, {}, {}, {}
+    for key, (_name, algorithm) in algorithms.items():
         tally = Tally()
         o, _lse = algorithm(q, *tally.count(K=K, V=V), block)
-        stored = tally.elements("s", "write") + tally.elements("p", "write")
-        in_flight = max(access.elements // head_dim for access in tally.log if access.array == "K")
-        rows[key] = (name, tally.elements("K") / K.size, tally.elements("s") + tally.elements("p"),
-                     tally.elements(), stored + in_flight + o.size + 2, flash_lab.worst_in_u(o, exact, unit))
+        K_reads[key] = tally.elements("K") / K.size
+        scores_moved[key] = tally.elements("s") + tally.elements("p")
+        moved[key] = tally.elements()
+        on_chip = max(access.elements // head_dim for access in tally.log if access.array == "K")  # scores of a block
+        held[key] = tally.elements("s", "write") + tally.elements("p", "write") + on_chip + o.size + 2
+        error[key] = flash_lab.worst_in_u(o, exact, u)
+    rows = {key: (name, *(column[key] for column in (K_reads, scores_moved, moved, held, error)))
+            for key, (name, _algorithm) in algorithms.items()}
     print_header(_("Demo 1. One query, three algorithms"))
-    print_table([_("algorithm"), Column(_("K read"), "{:.0f}x"), Column(_("s and p moved"), ",d"),
-                 Column(_("all moved"), ",d"), Column(_("held at once"), ",d"), Column(_("largest error"), in_u)],
+    print_table([_("algorithm"), Column(_("K read"), "{:.0f}x"), Column(_("scores moved"), ",d"),
+                 Column(_("numbers moved"), ",d"), Column(_("numbers held"), ",d"), Column(_("largest error"), in_u)],
                 rows, key="three_ways")
 
     scale, trace = head_dim**-0.5, {}
     tiles = list(flash_lab.row_tiles(q, K, V, block))
-    for (S, _V), (old, new) in zip(tiles, pairwise(accumulate(tiles, one_pass_step, scale)), strict=True):
-        seen = min((len(trace) + 1) * block, seq_len)
-        trace[seen] = (seen, scale * np.max(S), new.m, np.exp(float(old.m) - float(new.m)), new.l)
-    first_look = [*trace][:3] + [*trace][3:][-1:]
+    states = list(accumulate(tiles, one_pass_step, scale))
+    for i, (S, _V) in enumerate(tiles):
+        seen = min((i + 1) * block, seq_len)
+        alpha = np.exp(float(states[i].m) - float(states[i + 1].m))
+        trace[seen] = (seen, scale * np.max(S), states[i + 1].m, alpha, states[i + 1].l)
+    rescaled = [seen for seen, row in trace.items() if 0 < row[3] < 1]
+    first_look = sorted({*list(trace)[:3], *rescaled[-1:], seq_len})
     print_table([Column(_("keys seen"), ",d"), Column(_("block max"), ".3f"), Column("m", ".3f"), Column("α", ".4f"),
                  Column("l", ".3f")], trace if more else {seen: trace[seen] for seen in first_look}, key="trace")
-
+    new_maxima = len(set(np.maximum.accumulate([row[1] for row in trace.values()]))) - 1
     bound = flash_lab.bound_in_u(scale * (K @ q), len(tiles))
-    rescaled = sum(row[3] < 1 for row in trace.values()) - 1
-    new_maxima = np.unique(np.maximum.accumulate([row[1] for row in trace.values()])).size - 1
     print_observations([
-        claim(max(row[5] for row in rows.values()) < bound,
-              _("All three agree with float64 within {bound:.0f} u, the bound for float32."), bound=bound),
-        claim(rows["two"][1] == 2 and rows["one"][3] < min(rows["two"][3], rows["three"][3]),
-              _("One pass moves least, but only {saved:.1%} less than three: one query has to read all K and V."),
-              saved=1 - rows["one"][3] / rows["three"][3]),
-        claim(rescaled == new_maxima and rows["one"][4] == min(block, seq_len) + head_dim + 2,
-              _("l and o were rescaled (α < 1) at {rescaled} of {blocks} blocks; held: block + d + 2 numbers."),
-              rescaled=rescaled, blocks=len(trace)),
+        claim(max(error.values()) < bound,
+              _("All agree with float64 within {bound:.0f} u (u: one FP32 rounding of the output)."), bound=bound),
+        claim(K_reads["two"] == 2 and scores_moved["two"] == 0 and moved["one"] < min(moved["two"], moved["three"]),
+              _("Two passes store no scores, but read K twice; one pass moves least, {saved:.1%} less than three: one "
+                "query has to read all of K and V."), saved=1 - moved["one"] / moved["three"]),
+        claim(len(rescaled) == new_maxima and held["one"] == min(block, seq_len) + head_dim + 2,
+              _("l and o were rescaled at {rescaled} of {blocks} blocks (0 < α < 1). One pass holds {held:,} numbers: "
+                "a block of scores, o, m and l."), rescaled=len(rescaled), blocks=len(trace), held=held["one"]),
     ])
     if more:
         share_keys(seq_len, head_dim, block, rng)
-    return {_("blocks"): len(trace), _("rescaled"): rescaled, Column(_("one pass holds"), ",d"): rows["one"][4],
-            Column(_("largest error"), in_u): rows["one"][5], Column("l", ".3f"): trace[seq_len][4]}
+    return {_("blocks"): len(trace), _("rescaled"): len(rescaled), Column(_("one pass holds"), ",d"): held["one"],
+            Column(_("largest error"), in_u): error["one"], Column("l", ".3f"): states[-1].l}
 
 
 def share_keys(n, d, block, rng):
     """What one query cannot show: K and V read once for many queries (FP16 bytes, by formula and counted)."""
-    rows = {block_q: (_("{n} at a time").format(n=block_q), flash_lab.traffic_tiled(n, n, d, d, block_q))
-            for block_q in (1, 32, 128)}
-    rows["full"] = (_("full matrix, fused softmax"), flash_lab.traffic_full_matrix(n, n, d, d))
-    rows["three_pass"] = (_("full matrix, three-pass rows"), flash_lab.traffic_full_matrix(n, n, d, d, 6))
-    mib = {key: (name, FP16.bytes * sum(moved.values()) / 2**20) for key, (name, moved) in rows.items()}
-    print_table([_("{n:,} queries").format(n=n), Column(_("MiB moved in FP16"), ",.1f")], mib, key="share_keys")
-
-    small, equal = min(n, 160), True
+    moved = {block_q: flash_lab.traffic_tiled(n, n, d, d, block_q) for block_q in (1, 32, 128)}
+    moved |= {"full": flash_lab.traffic_full_matrix(n, n, d, d), "rows": flash_lab.traffic_full_matrix(n, n, d, d, 6)}
+    names = {1: _("one at a time"), 32: _("tiles of 32"), 128: _("tiles of 128"),
+             "full": _("full matrix, fused softmax"), "rows": _("full matrix, three-pass rows")}
+    mib = {key: FP16.bytes * sum(elements.values()) / 2**20 for key, elements in moved.items()}
+    print_table([_("{n:,} queries").format(n=n), Column(_("MiB moved in FP16"), ",.1f")],
+                {key: (names[key], mib[key]) for key in mib}, key="share_keys")
+    small, tally = min(n, 160), Tally()
     Q, K, V = rng.standard_normal((3, small, d)).astype(np.float32)
-    for block_q in (1, 32, 128):
-        tally = Tally()
-        flash_lab.flash_forward(*tally.count(Q=Q, K=K, V=V), block_q=block_q, block_k=block)
-        moved = flash_lab.traffic_tiled(small, small, d, d, block_q)
-        equal &= moved == {name: tally.elements(name) for name in moved}
+    flash_lab.flash_forward(*tally.count(Q=Q, K=K, V=V), block_q=32, block_k=block)
+    formula = flash_lab.traffic_tiled(small, small, d, d, 32)
     print_observations([
-        claim(equal, _("Counted in a run with {small} queries, what moves equals the formula exactly."), small=small),
-        finding(mib[128][1] < mib["full"][1] < mib[1][1],
+        claim(formula == {name: tally.elements(name) for name in formula},
+              _("Counted in a run of {small} queries in tiles of 32, what moves equals the formula."), small=small),
+        finding(mib[128] < mib["full"] < mib[1],
                 _("Online softmax makes tiles possible; sharing K and V among a tile's queries is what saves: "
-                  "{one:,.0f} MiB one at a time, {full:,.0f} with the full matrix, {shared:,.0f} with 128."),
-                one=mib[1][1], full=mib["full"][1], shared=mib[128][1]),
+                  "{one:,.4g} MiB one at a time, {full:,.4g} with the full matrix, {shared:,.4g} with 128."),
+                one=mib[1], full=mib["full"], shared=mib[128]),
     ])
 
-
-# ------------------------------------------------------------------------------------------------ demo 2
 
 def demo2_merge_order(seq_len=3000, head_dim=32, segments=12, seed=1):
     """Merge order: fold, tree, shuffle and (o, lse) agree; averaging the parts does not."""
@@ -204,28 +201,27 @@ def demo2_merge_order(seq_len=3000, head_dim=32, segments=12, seed=1):
     unit = np.finfo(np.float64).eps * output(partial_state(scores, np.abs(V)))
     rows = {key: (name, flash_lab.worst_in_u(o, whole, unit), float(np.max(np.abs(o - whole))))
             for key, (name, o) in results.items()}
-    print_header(_("Demo 2. Merge order: {n} segments of {low} to {high:,} keys").format(
+    print_header(_("Demo 2. Merge order (segments: {n}, of {low:,} to {high:,} keys)").format(
         n=segments, low=lengths.min(), high=lengths.max()))
     print_table([_("how the parts are combined"), Column(_("largest error"), in_u), Column(_("absolute"), magnitude)],
                 rows, key="orders")
-
     a, b, c = (partial_state(rng.standard_normal((1000, 8)), rng.standard_normal((8, 4))) for _part in "abc")
+    merge = merge_states
     laws = {
-        "commutative": ("merge(a, b) = merge(b, a)", merge_states(a, b), merge_states(b, a)),
-        "neutral": ("merge(a, empty) = a", merge_states(a, EMPTY), a),
-        "associative": ("merge(merge(a, b), c) = merge(a, merge(b, c))",
-                        merge_states(merge_states(a, b), c), merge_states(a, merge_states(b, c))),
+        "commutative": ("merge(a, b) = merge(b, a)", merge(a, b), merge(b, a)),
+        "neutral": ("merge(a, empty) = a", merge(a, EMPTY), a),
+        "associative": ("merge(merge(a, b), c) = merge(a, merge(b, c))", merge(merge(a, b), c), merge(a, merge(b, c))),
     }
     differ = {key: (law, int(np.sum(np.any(left.o != right.o, axis=-1) | (left.l != right.l) | (left.m != right.m))))
               for key, (law, left, right) in laws.items()}
-    print_table([_("law, tried 1,000 times"), Column(_("differs in a bit"), roughly)], differ, key="laws")
-
+    print_table([_("law, tried 1,000 times"), Column(_("not bit-identical"), roughly)], differ, key="laws")
     bound = 2 * flash_lab.bound_in_u(scores, segments)  # both sides of the comparison are rounded
     agree = max(rows[key][1] for key in ("fold", "tree", "shuffled", "output_lse"))
     print_observations([
-        claim(agree < bound, _("Every order of merging gives the row's result within {bound:.0f} u."), bound=bound),
+        claim(agree < bound, _("Every order of merging gives the row's result within {bound:.0f} u (FP64)."),
+              bound=bound),
         finding(min(rows["mean"][1], rows["weighted"][1]) > 1000 * bound,
-                _("Averaging outputs is wrong, by length too: a part's weight is its l at the common max.")),
+                _("Averaging outputs is wrong, by length too: what weighs a part is its share of the sum l.")),
         claim(differ["commutative"][1] == differ["neutral"][1] == 0 < differ["associative"][1],
               _("In floats merging is exactly commutative, but associative only up to rounding.")),
     ])
@@ -233,66 +229,58 @@ def demo2_merge_order(seq_len=3000, head_dim=32, segments=12, seed=1):
             Column(_("averaged by length"), in_u): rows["weighted"][1]}
 
 
-# ------------------------------------------------------------------------------------------------ demo 3
-
-# What one lone operation and one exp cost in matmul FLOPs. FlashAttention-2, section 3.1: 312 / 19.5 TFLOPS on an A100
-# is 16. But the 19.5 counts an FMA as two operations, and exp has 16 results per clock and SM where FP32 has 64
-# (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
-COSTS = {"16x": (16, 16), "32x": (32, 128)}
+# What an operation outside the matmuls costs in matmul FLOPs, and what an exp does. FlashAttention-2, section 3.1:
+# 312 / 19.5 TFLOPS on an A100 is 16. But the 19.5 counts a multiply-add as two operations, and exp has 16 results per
+# clock and SM where FP32 has 64 (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
+COSTS = {"paper": (16, 16), "alone": (32, 128)}
 
 
-def demo3_delayed_normalisation(seq_len=4096, head_dim=128, block=128, seed=3):
+def demo3_delayed_normalisation(seq_len=4096, head_dim=128, block=128):
     """Delayed normalisation: the work of FlashAttention-1 and -2."""
-    work = {name: flash_lab.work_formula(name, seq_len, seq_len, head_dim, head_dim, block) for name in ("FA1", "FA2")}
-    rows = {name: (name, w["matmul"], w["max"] + w["subtract"] + w["sum"], w["exp"], w["rescale"], w.non_matmul())
-            for name, w in work.items()}
-    print_header(_("Demo 3. Delayed normalisation: divide once, at the end"))
-    print_table(["GFLOP", *(Column(title, giga) for title in (_("matmul"), _("max, subtract, sum"), "exp",
-                                                             _("rescale"), _("non-matmul")))], rows, key="work")
-
-    ratios = {name: [model_time(w, *COSTS[model]) for model in COSTS] for name, w in work.items()}
-    shares = {name: (name, w.non_matmul() / w["matmul"], *(x for r in ratios[name] for x in (r, r / (1 + r))))
-              for name, w in work.items()}
-    of_matmul, of_total = _("{cost}: of the matmul's time"), _("{cost}: of the total time")
-    titles = [text.format(cost=cost) for cost in ("16x", "32x/128x") for text in (of_matmul, of_total)]
-    print_table([_("non-matmul"), *(Column(title, ".1%") for title in (_("of the matmul FLOPs"), *titles))], shares,
-                key="shares")
-
-    counted, agree = run_small(head_dim, block, seed)
-    gain = [(1 + one) / (1 + two) for one, two in zip(ratios["FA1"], ratios["FA2"], strict=True)]
+    names = {"FA1": "FlashAttention-1", "FA2": "FlashAttention-2"}
+    work = {key: flash_lab.work_formula(key, seq_len, seq_len, head_dim, head_dim, block) for key in names}
+    rows = {key: (names[key], w["matmul"], w["max"] + w["subtract"] + w["sum"], w["exp"], w["rescale"], w.non_matmul())
+            for key, w in work.items()}
+    print_header(_("Demo 3. Delayed normalisation: divide by l once, at the end"))
+    print_table(["GFLOP", *(Column(title, giga) for title in (_("matmul"), _("max, -, sum"), "exp",
+                                                             _("rescale, divide"), _("non-matmul")))], rows, key="work")
+    share = {key: w.non_matmul() / w["matmul"] for key, w in work.items()}
+    ratio = {cost: {key: w.non_matmul(*COSTS[cost]) / w["matmul"] for key, w in work.items()} for cost in COSTS}
+    of_total = {cost: {key: x / (1 + x) for key, x in ratio[cost].items()} for cost in COSTS}
+    models = {
+        "flops": (_("FLOPs, to the matmul's"), share),
+        "paper_ratio": (_("time at 16 each, to the matmul's"), ratio["paper"]),
+        "paper_share": (_("time at 16 each, of the total"), of_total["paper"]),
+        "alone_ratio": (_("time at 32 each, exp 128, to the matmul's"), ratio["alone"]),
+        "alone_share": (_("time at 32 each, exp 128, of the total"), of_total["alone"]),
+    }
+    print_table([_("non-matmul, by model"), *(Column(name, ".1%") for name in names.values())],
+                {key: (name, x["FA1"], x["FA2"]) for key, (name, x) in models.items()}, key="shares")
+    gain = {cost: (1 + x["FA1"]) / (1 + x["FA2"]) for cost, x in ratio.items()}
     print_observations([
-        claim(counted and agree, _("Run on a small problem, both do exactly the work of the formula, and agree.")),
-        finding(gain[0] > 1.05,
-                _("Dividing once buys {paper:.2f}x if non-matmul work costs 16x; {gpu:.2f}x if a lone operation costs "
-                  "32x (half an FMA) and an exp 128x."), paper=gain[0], gpu=gain[1]),
-        _("The rest of FlashAttention-2's gain: query blocks in parallel, warps split by query, causal tiles skipped."),
+        claim(all(run_small(min(head_dim, 16), min(block, 32))),
+              _("Counted in runs with 48 queries and 112 keys, both do exactly the formula's work, and agree.")),
+        finding(1.05 < gain["paper"] < gain["alone"],
+                _("Dividing once buys {paper:.2f}x if an operation costs 16 matmul FLOPs (A100), {alone:.2f}x at 32 "
+                  "(not half of a multiply-add) and 128 for an exp."), **gain),
+        _("The rest of FlashAttention-2's gain: query blocks in parallel, warps split by query, hidden tiles skipped."),
     ])
-    return {Column(_("gain at 16x"), "{:.2f}x"): gain[0], Column(_("gain at 32x/128x"), "{:.2f}x"): gain[1],
-            **{Column(_("{name}: non-matmul").format(name=name), ".1%"): row[1] for name, row in shares.items()}}
+    return {Column(_("gain at 16"), "{:.2f}x"): gain["paper"], Column(_("gain at 32/128"), "{:.2f}x"): gain["alone"],
+            **{Column(name, ".1%"): share[key] for key, name in names.items()}}
 
 
-def model_time(work, lone, exp):
-    """Time of the non-matmul work as a multiple of the matmul's."""
-    return (lone * (work.non_matmul() - work["exp"]) + exp * work["exp"]) / work["matmul"]
-
-
-def run_small(head_dim, block, seed):
-    """Whether FA1 and FA2, run on a small problem, did the work of the formula; whether their results agree."""
-    n_q, n_k, d, block_k = 48, 112, min(head_dim, 16), min(block, 32)
+def run_small(d, block_k, seed=3):
+    """For FA1 and FA2, run on 48 queries and 112 keys: was the work the formula's, and the result right?"""
     rng = np.random.default_rng(seed)
-    QKV = [rng.standard_normal((n, d)).astype(np.float32) for n in (n_q, n_k, n_k)]
-    exact, unit = flash_lab.exact_and_unit(*QKV)
-    counted, errors = [], []
+    Q, K, V = (rng.standard_normal((n, d)).astype(np.float32) for n in (48, 112, 112))
+    exact, u = flash_lab.exact_and_unit(Q, K, V)
+    bound = flash_lab.bound_in_u(Q @ K.T / np.sqrt(d), -(-112 // block_k))
     for variant in (flash_lab.FA1, flash_lab.FA2):
         work = flash_lab.Work()
-        O, _lse = flash_lab.flash_forward(*map(work.array, QKV), block_q=20, block_k=block_k, variant=variant)
-        formula = flash_lab.work_formula(variant.name, n_q, n_k, d, d, block_k)
-        counted.append(formula == {kind: work[kind] for kind in formula})
-        errors.append(flash_lab.worst_in_u(O, exact, unit))
-    return all(counted), max(errors) < flash_lab.bound_in_u(QKV[0] @ QKV[1].T / np.sqrt(d), -(-n_k // block_k))
+        O, _lse = flash_lab.flash_forward(*map(work.array, (Q, K, V)), block_q=20, block_k=block_k, variant=variant)
+        formula = flash_lab.work_formula(variant.name, 48, 112, d, d, block_k)
+        yield formula == {kind: work[kind] for kind in formula} and flash_lab.worst_in_u(O, exact, u) < bound
 
-
-# ------------------------------------------------------------------------------------------------ demo 4
 
 def rounded_attention(s, V, scores=FP32, P=FP32, l_from=None, out=FP32):
     """One row, every key added in FP32 one after another, with more rounding where a format is given.
@@ -312,49 +300,50 @@ def demo4_precision(seq_len=8192, head_dim=64, l_block=64, v_mean=0.0, sharpness
     q, K, V = rng.standard_normal(head_dim), *rng.standard_normal((2, seq_len, head_dim))
     s, V = sharpness * (K @ q) / np.sqrt(head_dim), V + v_mean
 
-    def errors(places, values=V, **fixed):
-        """The largest error over the largest |output|, with FP16 and with BF16 in these places."""
-        exact = output(partial_state(s, values))
-        row = s.astype(np.float32), values.astype(np.float32)
-        results = (rounded_attention(*row, **dict.fromkeys(places, fmt), **fixed) for fmt in (FP16, BF16))
+    def errors(place=None, values=V, **fixed):
+        """[FP16's, BF16's] largest error over the largest |output|, with that format's rounding in this place."""
+        exact, row = output(partial_state(s, values)), (s.astype(np.float32), values.astype(np.float32))
+        results = [rounded_attention(*row, **({place: fmt} if place else {}), **fixed) for fmt in (FP16, BF16)]
         return [float(np.max(np.abs(o - exact)) / np.max(np.abs(exact))) for o in results]
 
+    P_fp16, P_bf16 = errors("P")
     rows = {
-        "none": (_("nothing: all in FP32"), *errors([])),
-        "scores": (_("scores"), *errors(["scores"])),
-        "p": (_("P, and l from the rounded P"), *errors(["P"])),
-        "p_only": (_("P, but l from the unrounded P"), *errors(["P"], l_from=FP32)),
-        "output": (_("output"), *errors(["out"])),
+        "none": (_("nothing: all in FP32"), *errors()),
+        "scores": (_("scores"), *errors("scores")),
+        "p": (_("P, and l from the rounded P"), P_fp16, P_bf16),
+        "p_only": (_("P, but l from the unrounded P"), *errors("P", l_from=FP32)),
+        "output": (_("output"), *errors("out")),
     }
     if more:
-        rows["p_shifted"] = (_("P, and l from it, with 10 added to V"), *errors(["P"], values=V + 10))
+        rows["p_shifted"] = (_("P, and l from it, with 10 added to V"), *errors("P", values=V + 10))
     print_header(_("Demo 4. Precision: one rounding at a time"))
     print_table([_("rounded (largest error / largest |output|)"), Column("FP16", magnitude),
                  Column("BF16", magnitude)], rows, key="roundings")
 
     p = np.exp(s - s.max())
-    true, sums = float(p.sum()), {}
-    for block in sorted({1, l_block, *((4, 16, 64, 128, 256) if more else ())}):
-        totals = [sequential_sum(p, fmt, block) for fmt in (FP16, BF16)]
-        sums[block] = (block, *(x for total in totals for x in (total, total / true - 1)))
-    titles = [Column(title.format(fmt=fmt.name), how) for fmt in (FP16, BF16)
+    true, blocks = float(p.sum()), sorted({1, l_block, *((4, 16, 64, 128, 256) if more else ())})
+    l_fp16, l_bf16 = ({block: sequential_sum(p, fmt, block) for block in blocks} for fmt in (FP16, BF16))
+    off_fp16, off_bf16 = ({block: l / true - 1 for block, l in sums.items()} for sums in (l_fp16, l_bf16))
+    sums = {block: (block, l_fp16[block], off_fp16[block], l_bf16[block], off_bf16[block]) for block in blocks}
+    sums["all"] = (_("all, in FP64"), true, 0.0, true, 0.0)
+    titles = [Column(title.format(fmt=fmt), how) for fmt in ("FP16", "BF16")
               for title, how in ((_("l in {fmt}"), ".1f"), (_("relative error"), "+.2%"))]
     print_table([Column(_("terms per addition"), ",d"), *titles], sums, key="sum_of_l")
 
-    fp16, bf16 = rows["p"][1:]
-    stuck, ulp = sums[1][3], BF16.ulp(sums[1][3])
+    ratio, stuck, ulp = P_bf16 / P_fp16 if P_fp16 else np.inf, l_bf16[1], BF16.ulp(l_bf16[1])
     print_observations([
-        finding(bf16 > 2 * fp16,
-                _("Rounding P to BF16 costs {ratio:.0f} times as much as to FP16: 8 significand bits, not 11."),
-                ratio=bf16 / fp16 if fp16 else np.inf),
-        finding(sums[1][4] < sums[1][2] < -0.1 and BF16.round(stuck + 0.49 * ulp) == stuck,
-                _("One by one l stops growing, at {stuck:.0f} of {true:.1f} in BF16: the spacing there is {ulp:g}, and "
-                  "a term below half of it changes nothing."), stuck=stuck, true=true, ulp=ulp),
-        finding(abs(sums[l_block][4]) < abs(sums[1][4]) / 4,
-                _("Added by blocks of {block}, it is off by {off:.1%}."), block=l_block, off=abs(sums[l_block][4])),
+        finding(3 < ratio < 24, _("Rounding P costs {ratio:.1f} times as much in BF16, with 3 bits fewer, as in FP16."),
+                ratio=ratio),
+        finding(off_bf16[1] < off_fp16[1] < -0.1 and BF16.round(stuck + 0.49 * ulp) == stuck,
+                _("Added one by one, l stays at {stuck:.4g} in BF16 and {fp16:.4g} in FP16, of {true:.1f}: where BF16 "
+                  "is {ulp:g} apart, a term below {half:g} adds nothing."),
+                stuck=stuck, fp16=l_fp16[1], true=true, ulp=ulp, half=ulp / 2),
+        finding(abs(off_bf16[l_block]) < abs(off_bf16[1]) / 4,
+                _("By blocks of {block:,} BF16's l is {off:.1%} off, less than a quarter of the {one:.1%} one by one."),
+                block=l_block, off=abs(off_bf16[l_block]), one=abs(off_bf16[1])),
     ])
-    return {Column(_("l in BF16"), "+.2%"): sums[l_block][4], Column(_("l in FP16"), "+.2%"): sums[l_block][2],
-            Column(_("P in BF16"), magnitude): bf16, Column(_("P in FP16"), magnitude): fp16}
+    return {Column(_("l in BF16"), "+.2%"): off_bf16[l_block], Column(_("l in FP16"), "+.2%"): off_fp16[l_block],
+            Column(_("P in BF16"), magnitude): P_bf16, Column(_("P in FP16"), magnitude): P_fp16}
 
 
 lesson(demo0_by_hand, demo1_three_ways, demo2_merge_order, demo3_delayed_normalisation, demo4_precision)

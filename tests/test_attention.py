@@ -271,6 +271,13 @@ def test_reads_and_writes_of_a_counted_array_are_logged_with_their_elements():
     assert isinstance(X, Counted) and X.shape == (4, 3) and len(X) == 4 and X.dtype == np.float64
 
 
+def test_an_error_that_is_nan_is_the_worst_there_is():
+    assert worst_in_u(np.array([np.nan, 1.0]), np.array([1.0, 1.0]), 1.0) == np.inf
+    assert worst_in_u(np.array([2.0]), np.array([1.0]), 0.0) == np.inf
+    assert worst_in_u(np.array([1.0, -np.inf]), np.array([1.0, -np.inf]), 0.0) == 0
+    assert worst_in_u(np.array([[1.5, 3.0]]), np.array([[1.0, 1.0]]), np.array([[0.5, 0.5]])) == 4
+
+
 def test_every_public_name_is_there_and_has_a_docstring():
     for name in flash_lab.__all__:
         thing = getattr(flash_lab, name)

@@ -75,19 +75,17 @@ def test_one_query_moves_and_holds_what_was_counted(record):
 
 
 def test_the_row_is_cut_into_twelve_segments_of_2_to_1012_keys(record):
-    assert "12 segments of 2 to 1,012 keys" in record(SCRIPT.demo2_merge_order).title
+    assert "segments: 12, of 2 to 1,012 keys" in record(SCRIPT.demo2_merge_order).title
 
 
 def test_delayed_normalisation_has_the_papers_figures(record):
     demo = record(SCRIPT.demo3_delayed_normalisation)
     assert [row.texts for row in table(demo, "work").values()] == [
-        ["FA1", "8.590", "0.050", "0.017", "0.067", "0.134"],
-        ["FA2", "8.590", "0.050", "0.017", "0.017", "0.084"],
+        ["FlashAttention-1", "8.590", "0.050", "0.017", "0.067", "0.134"],
+        ["FlashAttention-2", "8.590", "0.050", "0.017", "0.017", "0.084"],
     ]
-    assert [row.texts[1:4] for row in table(demo, "shares").values()] == [
-        ["1.6%", "25.0%", "20.0%"],
-        ["1.0%", "15.7%", "13.6%"],
-    ]
+    shares = [row.texts[1:] for row in table(demo, "shares").values()]
+    assert shares[:3] == [["1.6%", "1.0%"], ["25.0%", "15.7%"], ["20.0%", "13.6%"]]
     assert "1.08x" in claims(demo)[1].text
 
 
@@ -124,11 +122,15 @@ def test_identities_hold_over_the_sweep_and_findings_flip_without_a_crash(name, 
         assert broken == [], knobs
 
 
-@pytest.mark.parametrize("name", ["demo1_three_ways", "demo2_merge_order", "demo3_delayed_normalisation"])
+@pytest.mark.parametrize("name", ["demo1_three_ways", "demo2_merge_order"])
 def test_identities_hold_for_200_seeds(name, record):
     for seed in range(200):
         identities = [c for c in claims(record(getattr(SCRIPT, name), seed=seed)) if c.kind == "identity"]
         assert identities and [c.text for c in identities if not c.holds] == [], seed
+
+
+def test_fa1_and_fa2_do_the_formulas_work_for_200_seeds():
+    assert all(all(SCRIPT.run_small(16, 32, seed)) for seed in range(200))
 
 
 def test_the_findings_on_precision_hold_for_20_seeds(record):
@@ -138,6 +140,18 @@ def test_the_findings_on_precision_hold_for_20_seeds(record):
 
 def block_max_only(state, S, V, scale):
     m = np.max(scale * S)
+    P, alpha = np.exp(scale * S - m), np.exp(state.m - m)
+    return State(m, alpha * state.l + P.sum(), alpha * state.o + P @ V)
+
+
+def inverted_alpha(state, S, V, scale):
+    m = np.maximum(state.m, np.max(scale * S))
+    P, alpha = np.exp(scale * S - m), np.exp(m - state.m)
+    return State(m, alpha * state.l + P.sum(), alpha * state.o + P @ V)
+
+
+def smallest_for_largest(state, S, V, scale):
+    m = np.maximum(state.m, np.min(scale * S))
     P, alpha = np.exp(scale * S - m), np.exp(state.m - m)
     return State(m, alpha * state.l + P.sum(), alpha * state.o + P @ V)
 
@@ -153,14 +167,16 @@ def merge_first_max(a, b):
 
 
 def traffic_of_larger_blocks(n_q, n_k, d, d_v, block_q):
-    return flash_lab.cost.traffic_tiled(n_q, n_k, d, d_v, block_q + 1)
+    return flash_lab.cost.traffic_tiled(n_q, n_k, d, d_v, 2 * block_q)
 
 
 FALSIFIED = [  # demo, position of the claim, names replaced in the script, knobs
     (0, 0, {"one_pass_step": SCRIPT.step_without("alpha on l", "alpha on o")}, {}),
     (0, 1, {"one_pass_step": SCRIPT.step_without("guard")}, {}),
     (0, 2, {"FP16": SCRIPT.BF16}, {}),
+    (0, 2, {"one_pass_step": smallest_for_largest}, {}),
     (1, 0, {"one_pass_step": SCRIPT.step_without("alpha on o")}, {}),
+    (1, 0, {"one_pass_step": inverted_alpha}, {}),
     (1, 1, {"flash_lab.attention_2pass": flash_lab.attention_3pass}, {}),
     (1, 2, {"one_pass_step": block_max_only}, {}),
     (1, 3, {"flash_lab.traffic_tiled": traffic_of_larger_blocks}, {"more": True}),

@@ -1,6 +1,7 @@
 """Running a script as a student does: flags, bad input, checks, any folder, any Python, the README's excerpt."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -91,6 +92,11 @@ def test_any_allowed_block_is_an_answer(block):
         (["--demo", ""], "--demo is ''"),
         (["--demo", "0", "--block", "64"], "--block changes nothing"),
         (["--demo", "2", "--segments", "9", "--seq-len", "8"], "segments is 9 and seq_len is 8"),
+        (["--sweep", "block"], "--sweep is 'block'"),
+        (["--sweep", "blok=3"], "Did you mean --block?"),
+        (["--sweep", "block=0,64"], "--block is 0"),
+        (["--sweep", "block=1", "--sweep", "seed=1", "--sweep", "head-dim=1"], "given for 3 knobs"),
+        (["--sweep", "block=1", "--sweep", "segments=1"], "No demo has both block and segments"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_nothing_is_shown(arguments, words):
@@ -101,6 +107,32 @@ def test_bad_input_gets_one_sentence_and_nothing_is_shown(arguments, words):
 def test_demos_are_chosen_by_number_or_name_and_shown_in_order():
     process = run_script(FIRST, "--demo", "merge_order,0")
     assert re.findall(r"Demo \d", process.stdout) == ["Demo 0", "Demo 2"]
+    again = run_script(FIRST, "--demo", 2, "--demo", 0, "--more")
+    assert again.stdout == process.stdout
+
+
+def test_a_sweep_shows_a_row_per_value_and_two_of_them_a_grid():
+    process = run_script(FIRST, "--demo", 1, "--sweep", "block=64,256")
+    assert re.findall(r"^ *(64|256) +(\d+) +(\d)", process.stdout, re.M) == [("64", "64", "4"), ("256", "16", "2")]
+    assert "3/3" in process.stdout and "block=" not in process.stdout
+    grid = run_script(FIRST, "--demo", 4, "--sweep", "l-block=1,64", "--sweep", "seed=2,3")
+    assert grid.returncode == 0 and re.search(r"^ *1 +-70.28%", grid.stdout, re.M)
+
+
+def test_a_sweep_says_at_which_value_a_sentence_fails():
+    process = run_script(FIRST, "--demo", 4, "--sweep", "l-block=1,64", "--check")
+    assert "l_block=1: By blocks of 1 " in process.stdout.replace("\n  ", " ") and process.returncode == 0
+
+
+def test_json_holds_raw_values_and_claims():
+    data = json.loads(run_script(FIRST, "--json").stdout)
+    assert data["script"] == FIRST.name and data["lang"] == "en" and len(data["demos"]) == 5
+    slips = data["demos"][0]["tables"][1]
+    assert slips["key"] == "slips" and dict(zip(slips["row_keys"], slips["rows"], strict=True))["no_guard"][2] == "nan"
+    assert data["demos"][1]["knobs"]["block"] == 256 and data["demos"][1]["tables"][0]["rows"][2][3] == 524_288
+    kinds = {claim["kind"] for demo in data["demos"] for claim in demo["claims"]}
+    assert kinds == {"identity", "finding"}
+    assert all(set(claim) == {"text", "holds", "kind"} for demo in data["demos"] for claim in demo["claims"])
 
 
 def copy_of_the_lab(folder):
@@ -111,7 +143,8 @@ def copy_of_the_lab(folder):
 
 
 @pytest.mark.parametrize("edit, words", [("block=0,", "block in demo1_three_ways is 0"), ('block="64",', "is '64'"),
-                                         ("block=64.0,", "is 64.0")])  # fmt: skip
+                                         ("block=64.0,", "is 64.0"),
+                                         ("blok=256,", "a knob blok that is not in")])  # fmt: skip
 def test_an_edited_default_is_checked_like_a_flag(tmp_path, edit, words):
     script = copy_of_the_lab(tmp_path)
     script.write_text(script.read_text(encoding="utf-8").replace("block=256,", edit), encoding="utf-8")
@@ -130,8 +163,8 @@ def test_check_fails_on_a_false_identity_and_on_a_false_finding_at_the_defaults_
     assert run_script(script, "--check", "--demo", 4, "--l-block", 1).returncode == 0
     script.write_text(original.replace("l_block=64,", "l_block=1,"), encoding="utf-8")
     finding = run_script(script, "--check", "--demo", 4)
-    assert finding.returncode == 1 and "FAIL: Added by blocks of 1" in finding.stdout
-    assert "✗ No longer holds with these settings: Added by blocks of 1" in finding.stdout
+    assert finding.returncode == 1 and "FAIL: By blocks of 1 " in finding.stdout
+    assert "✗ No longer holds with these settings: By blocks of 1 " in finding.stdout
     script.write_text(original.replace("alpha * state.o + P @ V", "state.o + P @ V"), encoding="utf-8")
     assert run_script(script, "--check", "--demo", 1, "--block", 64).returncode == 1
 
