@@ -261,8 +261,8 @@ def demo3_delayed_normalisation(seq_len=4096, head_dim=128, block=128):
         claim(all(run_small(min(head_dim, 16), min(block, 32))),
               _("Counted in runs with 48 queries and 112 keys, both do exactly the formula's work, and agree.")),
         finding(1.05 < gain["paper"] < gain["alone"],
-                _("Dividing once buys {paper:.2f}x if an operation costs 16 matmul FLOPs (A100), {alone:.2f}x at 32 "
-                  "(not half of a multiply-add) and 128 for an exp."), **gain),
+                _("Dividing once buys {paper:.2f}x if an operation costs 16 matmul FLOPs (A100), {alone:.2f}x if a "
+                  "lone one costs 32 (half an FMA) and an exp 128."), **gain),
         _("The rest of FlashAttention-2's gain: query blocks in parallel, warps split by query, hidden tiles skipped."),
     ])
     return {Column(_("gain at 16"), "{:.2f}x"): gain["paper"], Column(_("gain at 32/128"), "{:.2f}x"): gain["alone"],

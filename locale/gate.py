@@ -41,7 +41,7 @@ def messages(path):
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("demo"):
                 texts.setdefault((ast.get_docstring(node) or node.name).splitlines()[0], node.lineno)
-    return texts, complaints
+    return dict(sorted(texts.items(), key=lambda item: item[1])), complaints
 
 
 def placeholders(text):

@@ -135,6 +135,13 @@ def test_json_holds_raw_values_and_claims():
     assert all(set(claim) == {"text", "holds", "kind"} for demo in data["demos"] for claim in demo["claims"])
 
 
+@pytest.mark.parametrize(
+    "name, value", [("LAB_BOX", "round"), ("LAB_WIDTH", "wide"), ("LAB_WIDTH", "5"), ("LAB_LANG", "xx")]
+)
+def test_an_environment_variable_of_ours_is_checked_like_a_flag(name, value):
+    assert f"{name} is '{value}'" in one_sentence(run_script(FIRST, **{name: value}))
+
+
 def copy_of_the_lab(folder):
     """The lab without its .venv, in another folder."""
     for name in ("lecture01", "lecture11", "prereq3", "flash_lab"):
