@@ -19,9 +19,10 @@ def flash_forward(
 ):  # fmt: skip
     """softmax(scale * Q @ K.T) @ V without ever holding more than one tile of scores.
 
-    Q (..., n_q, d), K (..., n_k, d), V (..., n_k, d_v): float32 or float64, plain or counted; n_q and n_k may be 0
-    and blocks may exceed them. Leading dimensions are batch and heads; K and V may have fewer heads, as many times
-    fewer as groups of query heads share one.
+    Q (..., n_q, d), K (..., n_k, d), V (..., n_k, d_v): float32 or float64, plain or counted; n_q and n_k may be 0.
+    block_q, block_k: queries and keys in a tile, whole numbers of at least 1, also above n_q and n_k.
+    Leading dimensions are batch and heads; K and V may have fewer heads, as many times fewer as groups of query heads
+    share one.
     causal: False, True or "bottom-right", or "top-left". mask: bool, True where visible, of any shape that broadcasts
     to (..., n_q, n_k); a key has to be visible under both; the value of a hidden key still has to be finite, for
     0 * NaN is NaN. scale: 1/sqrt(d) by default. variant: FA1, FA2, FA2_EXP2 or

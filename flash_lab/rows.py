@@ -2,6 +2,9 @@
 
 A pass is one sweep over the row (or over K) in blocks; between passes nothing but a few numbers is kept,
 except where an array is named: s and p of the three-pass versions are written to memory and read back.
+
+Source: Milakov & Gimelshein 2018 (arXiv 1805.02867), Algorithms 2 and 3, for softmax in three and two passes;
+Dao 2023 (arXiv 2307.08691), Algorithm 1, with a single query, for attention in one.
 """
 
 from collections import deque
@@ -20,6 +23,7 @@ def softmax_3pass(s, block=None):
 
     s: (..., n) scores, float, plain or counted; block: how many are read at a time (all by default).
     Returns (p, lse): p (..., n), all 0 where every score is -inf; lse (...), natural log.
+    Raises ValueError for a single number, a dtype that is no float or whole number, or a block below 1.
     Source: Milakov & Gimelshein 2018, Algorithm 2.
     """
     s, parts = _row(s, block)
@@ -35,7 +39,7 @@ def softmax_3pass(s, block=None):
 def softmax_2pass(s, block=None):
     """Online softmax: max and sum in one pass, then normalise. Reads s twice, writes p once.
 
-    Arguments and result as in `softmax_3pass`. Source: Milakov & Gimelshein 2018, Algorithm 3.
+    Arguments, result and errors as in `softmax_3pass`. Source: Milakov & Gimelshein 2018, Algorithm 3.
     """
     s, parts = _row(s, block)
     state = EMPTY
@@ -45,7 +49,10 @@ def softmax_2pass(s, block=None):
 
 
 def row_tiles(q, K, V, block):
-    """Yield (S, V tile) of one query: raw scores (n,) and values (n, d_v), `block` keys at a time."""
+    """Yield (S, V tile) of one query: raw scores (n,) and values (n, d_v), `block` keys at a time.
+
+    q (d,), K (n_k, d), V (n_k, d_v): one float dtype, K and V plain or counted; block: a whole number of at least 1.
+    """
     for keys in blocks(K.shape[0], block):
         part = slice(keys.start, keys.stop)
         yield K[part] @ q, V[part]
@@ -55,6 +62,7 @@ def attention_3pass(q, K, V, block, scale=None):
     """Attention of one query as softmax in three passes over a stored row of scores.
 
     q (d,), K (n, d), V (n, d_v): float32 or float64, K and V plain or counted; block: keys read at a time.
+    scale: 1/sqrt(d) by default.
     Returns (o, lse): o (d_v,), lse a scalar. Extra memory: the rows s and p, 2n numbers.
     Raises ValueError for shapes, dtypes, block or scale that do not fit.
     """
@@ -72,7 +80,7 @@ def attention_3pass(q, K, V, block, scale=None):
 def attention_2pass(q, K, V, block, scale=None):
     """Attention of one query with the scores computed twice: once for max and sum, once for the output.
 
-    Arguments and result as in `attention_3pass`. Extra memory: one block of scores, d_v + 2 numbers.
+    Arguments, result and errors as in `attention_3pass`. Extra memory: one block of scores, d_v + 2 numbers.
     """
     scale, parts = _one_query(q, K, V, block, scale)
     state = EMPTY
@@ -88,7 +96,8 @@ def attention_2pass(q, K, V, block, scale=None):
 def attention_1pass(q, K, V, block, scale=None, variant=FA2):
     """Attention of one query in a single pass over K and V: the online step, then one division.
 
-    Arguments and result as in `attention_3pass`. Extra memory: one block of scores, d_v + 2 numbers.
+    variant: FA1, FA2, FA2_EXP2 or your own (step, finish); the other arguments, result and errors as in
+    `attention_3pass`. Extra memory: one block of scores, d_v + 2 numbers.
     """
     scale, _parts = _one_query(q, K, V, block, scale)
     trace = accumulate(row_tiles(q, K, V, block), variant.step, scale, empty_state(q, V.shape[1]))

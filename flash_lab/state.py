@@ -18,7 +18,10 @@ from ._checks import as_float
 
 
 class State(NamedTuple):
-    """m and l of shape (...rows), o of shape (...rows, d_v), all of one float dtype."""
+    """What a set of keys contributes, for each row: all of one float dtype.
+
+    m (...rows): the max of the scores; l (...rows): the sum of exp(s - m); o (...rows, d_v): that of exp(s - m) * v.
+    """
 
     m: Any
     l: Any
@@ -29,7 +32,10 @@ EMPTY = State(m=-np.inf, l=0.0, o=0.0)  # Python floats: they broadcast to any s
 
 
 def empty_state(q, d_v, dtype=None):
-    """`EMPTY` as arrays for queries q (..., d): m and l (...), o (..., d_v), in q's dtype unless given."""
+    """The `EMPTY` state as arrays, for queries q (..., d).
+
+    d_v: the size of a value; dtype: that of q by default. Returns State with m, l of shape (...) and o (..., d_v).
+    """
     rows = q.shape[:-1]
     m = np.full_like(q, -np.inf, dtype=dtype, shape=rows)
     return State(m, np.zeros_like(m), np.zeros_like(m, shape=(*rows, d_v)))
@@ -74,7 +80,10 @@ def merge_states(a, b):
 
 
 def merge_tree(parts):
-    """Merge neighbours, then neighbours of those, until one state is left (`EMPTY` for no parts)."""
+    """Merge neighbours, then neighbours of those, until one state is left.
+
+    parts: any iterable of states. Returns State, as `merge_states` does; `EMPTY` for no parts.
+    """
     parts = list(parts) or [EMPTY]
     while len(parts) > 1:
         parts = [reduce(merge_states, parts[i : i + 2]) for i in range(0, len(parts), 2)]
@@ -82,20 +91,29 @@ def merge_tree(parts):
 
 
 def output(state):
-    """o / l, of shape (..., d_v): the softmax-weighted average of the values; 0 where no key was seen."""
+    """o / l, of shape (..., d_v): the softmax-weighted average of the values; 0 where no key was seen.
+
+    state: State or any (m, l, o).
+    """
     m, l, o = state
     return o / safe_divisor(l)[..., None]
 
 
 def lse(state):
-    """m + ln l, of shape (...): the natural log of the sum of exp of the scores; -inf where no key was seen."""
+    """m + ln l, of shape (...): the natural log of the sum of exp of the scores; -inf where no key was seen.
+
+    state: State or any (m, l, o).
+    """
     m, l, _o = state
     with np.errstate(divide="ignore"):
         return finite_reference(m) + np.log(l)
 
 
 def to_output_lse(state):
-    """The normalised form (o, lse) of a state."""
+    """The normalised form (o, lse): o (..., d_v) and lse (...) as `output` and `lse` give them.
+
+    state: State or any (m, l, o).
+    """
     return output(state), lse(state)
 
 

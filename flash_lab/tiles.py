@@ -12,12 +12,18 @@ def blocks(n, block):
 
 
 def queries_outside(query_blocks, key_blocks):
-    """One visit per block of queries, over all key blocks: FlashAttention-2. Each state is stored once."""
+    """One visit per block of queries, over all key blocks: FlashAttention-2. Each state is stored once.
+
+    query_blocks, key_blocks: lists of ranges that cover the queries and the keys. Returns an iterator of visits.
+    """
     return ([(queries, key_blocks)] for queries in query_blocks)
 
 
 def queries_outside_reversed(query_blocks, key_blocks):
-    """The same with the last key block first, as FlashAttention-2's kernel runs it."""
+    """The same with the last key block first, as FlashAttention-2's kernel runs it.
+
+    Arguments and result as in `queries_outside`.
+    """
     return queries_outside(query_blocks, key_blocks[::-1])
 
 
@@ -25,6 +31,7 @@ def keys_outside(query_blocks, key_blocks):
     """One visit per block of keys, over all query blocks: FlashAttention-1.
 
     K and V are read once, but each state is loaded and stored again for every key block.
+    Arguments and result as in `queries_outside`.
     """
     return ([(queries, [keys]) for queries in query_blocks] for keys in key_blocks)
 

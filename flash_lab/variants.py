@@ -3,6 +3,10 @@
 A variant is a pair (step, finish). `step(state, S, V, scale)` takes the state so far, a tile's raw scores
 S (..., n) and its values V (n, d_v), and returns the state that includes the tile.
 `finish(state)` returns (o, lse) once, at the end. A state's m is the max of the scaled scores.
+FA1 divides by l at every step, FA2 once at the end; FA2_EXP2 is FA2 with exp2 in place of exp.
+
+Source: Dao et al. 2022 (arXiv 2205.14135), Algorithm 1, for FA1; Dao 2023 (arXiv 2307.08691), Algorithm 1, for FA2,
+and its kernel's softmax.h for exp2.
 """
 
 import math
@@ -18,7 +22,10 @@ LOG2_E = math.log2(math.e)
 
 
 class Variant(NamedTuple):
-    """A named pair (step, finish)."""
+    """A named pair of functions: what a tile does to the state, and what the last state gives.
+
+    name: for tables; step: (state, S, V, scale) to State; finish: State to (o, lse).
+    """
 
     name: str
     step: Callable
@@ -28,7 +35,8 @@ class Variant(NamedTuple):
 def accumulate(tiles, step, scale, initial=EMPTY):
     """Yield the state before the first tile and after each one: the trace of the online pass.
 
-    tiles: an iterable of (S, V) with raw scores S (..., n) and values V (n, d_v).
+    tiles: an iterable of (S, V) with raw scores S (..., n) and values V (n, d_v); step: that of a variant;
+    scale: a float that multiplies the scores; initial: the State to start from.
     """
     return _accumulate(tiles, lambda state, tile: step(state, *tile, scale), initial=initial)
 
@@ -88,7 +96,7 @@ def rounded(scores=keep, P=keep, l=keep, o=keep, output=keep):
     """FA2 with a rounding at each of its places, handed in as functions from array to array, such as `FP16.round`.
 
     scores: the scaled scores; P: only where it meets V, for kernels add the unrounded P to l; l and o: the sums,
-    after every tile; output: the quotient. Returns a Variant.
+    after every tile; output: the quotient. Nothing is rounded by default. Returns a Variant.
     """
 
     def step(state, S, V, scale):

@@ -25,6 +25,8 @@ CHUNK = 1 << 18  # elements rounded at a time: the passes over a chunk stay in t
 class Format:
     """A binary floating-point format: p significand bits, exponents from emin to emax, bytes per value.
 
+    name: for tables; p: width of the significand with its hidden bit; emin, emax: exponents of the smallest and the
+    largest normal values, as in 2**emin; bytes: size of a value, with fractions below 8 bits.
     largest: the largest finite value where the top code is not a number, None where all p bits may be ones.
     beyond: what rounds past it, with its sign.
     """
@@ -65,8 +67,8 @@ class Format:
     def ulp(self, x):
         """The distance between the neighbouring values of this format at |x|.
 
-        x: float32 or float64, any shape (other numbers are taken as float64). Returns the same shape;
-        at infinity and NaN, and past `max`, the spacing just below `max`.
+        x: float32 or float64, any shape (other numbers are taken as float64). Returns float64 of the same shape;
+        at infinity and NaN, and past `max`, the spacing just below `max`. Errors as in `round`.
         """
         x = _as_float(x)
         return _spacing(np.ascontiguousarray(x).reshape(-1), self)[0].astype(np.float64).reshape(x.shape)[()]
@@ -92,7 +94,8 @@ class Format:
     def round_stochastic(self, x, rng):
         """One of the two values around each x, the upper with the probability of x's place between them.
 
-        x as in `round`; rng: a numpy.random.Generator. Values of the format are kept; the mean over many draws is x.
+        x, result and errors as in `round`; rng: a numpy.random.Generator.
+        Values of the format are kept; the mean over many draws is x.
         Source: Croci et al. 2022, Stochastic rounding: implementation, error analysis and applications, section 2.
         """
         x = _as_float(x)
@@ -121,7 +124,7 @@ E2M1FN = Format("E2M1FN", p=2, emin=0, emax=2, bytes=0.5, beyond=6.0)
 def round_scalar(x, fmt):
     """The rounding rule for one Python float, to be read beside `Format.round`; equal to it bit for bit.
 
-    Returns a Python float.
+    x: a Python float; fmt: the Format. Returns a Python float.
     """
     if x == 0 or math.isnan(x):
         return x
@@ -136,10 +139,13 @@ def round_scalar(x, fmt):
 def sequential_sum(values, fmt, block=1):
     """Add `values` one by one (or one block sum after another) into a total that is stored in `fmt`.
 
-    values: one-dimensional. The sum of a block is taken in float64 and stored in `fmt`, then added:
-    the total is rounded after every addition, which is where it can stagnate. Returns a Python float.
+    values: one-dimensional, taken as float64; fmt: the Format of the total; block: values per block sum.
+    The sum of a block is taken in float64 and stored in `fmt`, then added: the total is rounded after every addition,
+    which is where it can stagnate. Returns a Python float. Raises ValueError for a block below 1.
     Source: Higham, Accuracy and Stability of Numerical Algorithms, section 4.2.
     """
+    if block < 1:
+        raise ValueError(f"block is {block}; a whole number of at least 1 is needed")
     values = np.asarray(values, np.float64)
     block_sums = np.add.reduceat(values, np.arange(0, len(values), block)) if len(values) else values
     total = 0.0

@@ -274,6 +274,12 @@ def test_adding_ones_one_by_one_stops_where_the_spacing_reaches_two():
     assert sequential_sum(np.ones(4096), FP16, block=64) == 4096
 
 
+@pytest.mark.parametrize("block", [0, -1])
+def test_a_block_below_one_is_refused(block):
+    with pytest.raises(ValueError, match=f"block is {block}"):
+        sequential_sum([1.0], FP16, block)
+
+
 @given(st.lists(st.floats(-1e4, 1e4), max_size=40), st.sampled_from([FP16, BF16, FP32]))
 def test_the_sequential_sum_rounds_after_every_addition(values, fmt):
     total = 0.0

@@ -32,8 +32,8 @@ from flash_lab import (
     to_output_lse,
 )
 
-FILE = Path(__file__).with_name("families_a_c.json")
-CASES = {case["id"]: case for case in json.loads(FILE.read_text(encoding="utf-8"))}
+FILES = sorted(Path(__file__).parent.glob("famil*.json"))
+CASES = {case["id"]: case for file in FILES for case in json.loads(file.read_text(encoding="utf-8"))}
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 VARIANTS = [variant for variant in vars(flash_lab).values() if isinstance(variant, Variant)]
 ORDERS = [queries_outside, queries_outside_reversed, keys_outside]
