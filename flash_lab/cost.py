@@ -46,7 +46,7 @@ def work_formula(variant, n_q, n_k, d, d_v, block_k):
 
     variant: "FA1" rescales o by alpha, by l, P @ V by beta, and divides by l at every tile; "FA2" rescales o by
     alpha at every tile and divides once at the end. block_k: keys in a block; the sizes as in `traffic_tiled`.
-    Raises KeyError for another variant and ValueError for a block below 1.
+    Raises ValueError for a block below 1, KeyError for another variant.
     Source: Dao 2023, section 3.1, for what FA2 saves; counted by `Work`.
     """
     tiles, scores = -(-n_k // check_block(block_k, "block_k")), n_q * n_k
