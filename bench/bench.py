@@ -56,24 +56,29 @@ def start_up():
 
 
 def forward(n, d=64):
-    """The tiled forward at its best block pair: against its two matmuls and its exp alone, and the full matrix."""
+    """The tiled forward at its best block pair: against its two matmuls and its exp alone, and the full matrix.
+
+    Returns ratios by name: plain, masked and causal to the parts, full to full-matrix attention.
+    """
     Q, K, V = random_qkv(n, d)
     Q_scaled, S, P = Q / np.float32(np.sqrt(d)), np.empty((n, n), np.float32), np.empty((n, n), np.float32)
 
-    def tiled(pair, causal):
-        return lambda: flash_forward(Q, K, V, block_q=pair[0], block_k=pair[1], causal=causal)
+    masks = {"plain": {}, "masked": {"mask": np.random.default_rng(1).random((n, n)) < 0.5}, "causal": {"causal": True}}
+
+    def tiled(pair, mask):
+        return lambda: flash_forward(Q, K, V, block_q=pair[0], block_k=pair[1], **masks[mask])
 
     runs = {
         "scores": lambda: np.matmul(Q_scaled, K.T, out=S),
         "exp": lambda: np.exp(S, out=P),
         "output": lambda: np.matmul(P, V),
         "full": lambda: attention(Q, K, V),
-        **{(pair, causal): tiled(pair, causal) for pair in BLOCK_PAIRS for causal in (False, True)},
+        **{(pair, mask): tiled(pair, mask) for pair in BLOCK_PAIRS for mask in masks},
     }
     t = seconds(runs, repeats=3 if QUICK else 5)
     parts = t["scores"] + t["exp"] + t["output"]
-    best = {causal: min(t[pair, causal] for pair in BLOCK_PAIRS) for causal in (False, True)}
-    return best[False] / parts, best[True] / parts, best[False] / t["full"]
+    best = {mask: min(t[pair, mask] for pair in BLOCK_PAIRS) for mask in masks}
+    return {mask: time / parts for mask, time in best.items()} | {"full": best["plain"] / t["full"]}
 
 
 def extra_memory(n, d=64):
@@ -100,14 +105,15 @@ def random_qkv(n, d):
 
 def main():
     n, long = (2048, 8192) if QUICK else (8192, 65_536)
-    parts, causal, full = forward(n)
+    ratio = forward(n)
     values = np.random.default_rng(0).random(10**5)
     one_by_one = seconds({"sum": lambda: sequential_sum(values, BF16)})["sum"]
     rows = {
         "start_up": ("whole first script / importing its packages", start_up(), 4.0),
-        "forward": (f"tiled forward, N = {n:,} / its matmuls and exp", parts, 1.15),
-        "causal": (f"the same, causal, N = {n:,} / all its matmuls and exp", causal, 1.45),
-        "full": (f"tiled forward, N = {n:,} / full-matrix attention", full, 1.0),
+        "forward": (f"tiled forward, N = {n:,} / its matmuls and exp", ratio["plain"], 1.15),
+        "masked": ("the same with a random mask / the same", ratio["masked"], 1.45),
+        "causal": ("the same, causal / the same", ratio["causal"], 1.45),
+        "full": (f"tiled forward, N = {n:,} / full-matrix attention", ratio["full"], 1.0),
         "memory": (f"MiB allocated by the tiled forward at N = {long:,}", extra_memory(long), 64.0),
         "rounding": ("rounding 10,000,000 float32 to BF16 / a cast there and back", rounding(), 1.3),
         "stagnation": ("seconds of 100,000 rounded additions", one_by_one, 0.2),
