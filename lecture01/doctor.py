@@ -70,7 +70,8 @@ def main():
         ("GPU", gpu(), _("The lectures need none; the kernels would be timed on it.")),
     ]
     for name, (good, what), otherwise in lines:
-        print(f"{_('yes') if good else _('no '):<4}{name}: {what}" + ("" if good else f". {otherwise}"))
+        text = _("yes {name}: {what}") if good else _("no  {name}: {what}. {otherwise}")
+        print(text.format(name=name, what=what, otherwise=otherwise))
     return 0 if lines[0][1][0] else 1
 
 

@@ -37,11 +37,16 @@ def test_a_plain_run_succeeds_and_check_finds_every_sentence_true(script):
 
 
 @each_script
-def test_a_first_look_takes_at_most_22_lines_and_six_columns(script):
-    text = run_script(script).stdout
-    for demo in text.split("\n\nDemo ")[1:] if "\n\nDemo " in text else [text]:
-        assert len(demo.rstrip().split("\n")) <= 22, demo
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_first_look_takes_at_most_22_lines_and_six_columns(script, lang):
+    text = run_script(script, "--lang", lang).stdout
+    titles = [demo["title"] for demo in json.loads(run_script(script, "--lang", lang, "--json").stdout)["demos"]]
+    looks = [text[text.index(a) : text.index(b) if b else None] for a, b in zip(titles, [*titles[1:], ""], strict=True)]
+    assert [look for look in looks if len(look.rstrip().split("\n")) > 22] == []
     assert max(cell_len(line) for line in text.split("\n")) <= 80
+    demos = json.loads(run_script(script, "--json").stdout)["demos"]
+    assert all(len(table["headers"]) <= 6 for demo in demos for table in demo["tables"])
+    assert all(2 <= len(demo["claims"] + demo["notes"]) <= 3 for demo in demos)
 
 
 @each_script
@@ -240,12 +245,19 @@ def test_nothing_ours_is_imported_under_two_names(tmp_path):
     assert not [name for name in modules if name.startswith(("lecture", "prereq"))]
 
 
-def test_the_readme_shows_what_the_run_prints():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_the_readme_shows_what_the_run_prints(name):
+    readme = (ROOT / name).read_text(encoding="utf-8")
     command, excerpt = re.search(r"```console\n\$ (python3 [^\n]+)\n(.*?)```", readme, re.S).groups()
     script, *arguments = command.split()[1:]
     printed = run_script(ROOT / "lecture11" / script, *arguments).stdout
     assert excerpt.strip() == printed.strip()
+
+
+def test_both_readmes_name_the_same_commands_and_folders():
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md")]
+    code = [set(re.findall(r"`(make [a-z]+|--[a-z-]+|[a-z0-9]+/)`", text)) for text in texts]
+    assert code[0] == code[1] and len(code[0]) > 8
 
 
 def test_the_lock_files_hash_every_package_and_name_no_address():
