@@ -117,7 +117,7 @@ def sweep_of(text, known):
     """(knob, values) of "block=32,64,256"; each value checked like a flag's."""
     name, _equals, values = text.partition("=")
     word = flag(name)
-    if word not in known or not values:
+    if word not in known or KNOBS[known[word]].kind is bool or not values:
         problem = _("--sweep is {text!r}; it has to name a knob and its values.{hint} Try --sweep {example}.")
         hint = nearest(word, known) if word not in known else ""
         refuse(problem.format(text=text, hint=hint, example=WITH_VALUE["--sweep"]))
@@ -143,7 +143,7 @@ def nearest(word, words):
     import difflib  # only a mistake needs it
 
     close = difflib.get_close_matches(word, words, 1)
-    return " " + _("Did you mean {word}?").format(word=close[0]) if close else ""
+    return _(" Did you mean {word}?").format(word=close[0]) if close else ""
 
 
 def help_text(demos):

@@ -39,8 +39,9 @@ def screen():
 
 def compiler():
     """(found, which) of the C++ compilers that the kernels can be run with on a CPU."""
-    found = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
-    return found is not None, found or _("none")
+    names = ("g++", "clang++", "c++")
+    found = next((name for name in names if shutil.which(name)), None)
+    return found is not None, found or _("looked for {names}").format(names=", ".join(names))
 
 
 def cupy():

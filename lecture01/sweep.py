@@ -7,7 +7,7 @@ import console
 from command_line import knobs_of, refuse, settings
 from console import Column
 from export import SILENT
-from language import _
+from language import _, translated
 
 
 def run_sweep(options):
@@ -21,9 +21,10 @@ def run_sweep(options):
     for demo in demos:
         points = list(itertools.product(*options.sweeps.values()))
         runs = {point: one_run(demo, options.given | dict(zip(names, point, strict=True))) for point in points}
-        recorded = next(iter(runs.values()))[1]
-        console.record.knobs = {name: value for name, value in recorded.knobs.items() if name not in names}
-        console.print_header(_("{title}, by {knobs}").format(title=recorded.title, knobs=" x ".join(names)))
+        knobs = next(iter(runs.values()))[1].knobs
+        console.record.knobs = {name: value for name, value in knobs.items() if name not in names}
+        title = translated((demo.__doc__ or demo.__name__).splitlines()[0]).rstrip(".\u3002")
+        console.print_header(_("{title}, by {knobs}").format(title=title, knobs=" x ".join(names)))
         table = as_rows if len(names) == 1 else as_grid
         table(names, runs)
         console.print_observations([at(names, point, claim) for point, (_summary, one) in runs.items()
@@ -55,7 +56,8 @@ def as_rows(names, runs):
 
 def as_grid(names, runs):
     """The first figure of the summary, by both knobs."""
-    title, how = next(iter(next(iter(runs.values()))[0]), Column(_("sentences that hold"), ""))
+    figure = next(iter(next(iter(runs.values()))[0]), _("sentences that hold"))
+    title, how = figure if isinstance(figure, Column) else (figure, "")
     across = list(dict.fromkeys(second for _first, second in runs))
     rows: dict = {}
     for (first, _second), (summary, recorded) in runs.items():
@@ -69,7 +71,7 @@ def as_grid(names, runs):
 def at(names, point, claim):
     """A claim with the values it is about in front."""
     values = ", ".join(f"{name}={value}" for name, value in zip(names, point, strict=True))
-    return replace(claim, text=f"{values}: {claim.text}")
+    return replace(claim, text=_("{values}: {sentence}").format(values=values, sentence=claim.text))
 
 
 def claims(recorded):

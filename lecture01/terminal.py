@@ -22,8 +22,8 @@ NARROWEST_TEXT = 10  # a text column folds down to this, or to its longest word,
 NEAREST = dict(
     zip("✓✗─−–—·…→×±≤≥≈∞α√“”‘’", "[ok] [no] - - - - . ... -> x +/- <= >= ~ inf a sqrt \" \" ' '".split(), strict=True)
 )
-NO_LINE_START = ",.;:!?)]}%,。、;:!?)】》」』”’…"
-NO_LINE_END = "([{(【《「『“‘"
+NO_LINE_START = ",.;:!?)]}%\u201d\u2019\u2026\uff0c\u3002\u3001\uff1b\uff1a\uff01\uff1f\uff09\u3011\u300b\u300d\u300f"
+NO_LINE_END = "([{\u201c\u2018\uff08\u3010\u300a\u300c\u300e"
 A_NUMBER = re.compile(r"[<>~≈=±+\-−]*\s*[\d.,]*\d[\d.,]*(e[+-]?\d+)?\s?[^\s\d]{0,3}|[-+]?(nan|inf)|-|", re.I)
 
 
@@ -112,7 +112,8 @@ def width(stream):
     """Columns to use. Raises SystemExit with one sentence for a LAB_WIDTH that is not a width."""
     asked = os.environ.get("LAB_WIDTH", "")
     if asked and not (asked.isascii() and asked.isdigit() and NARROWEST_WIDTH <= int(asked) <= 1000):
-        sys.stderr.write(f"LAB_WIDTH is {asked!r}; a whole number from 20 to 1000 is needed, such as LAB_WIDTH=80.\n")
+        text = _("LAB_WIDTH is {asked!r}; a whole number from 20 to 1000 is needed, such as LAB_WIDTH=80.")
+        sys.stderr.write(text.format(asked=asked) + "\n")
         raise SystemExit(2)
     columns = os.environ.get("COLUMNS", "")
     if asked or (columns.isascii() and columns.isdigit() and int(columns) > 0):
@@ -127,7 +128,7 @@ def wants_ascii():
     """Whether signs outside ASCII are to be replaced. Raises SystemExit with one sentence for an unknown LAB_BOX."""
     box = os.environ.get("LAB_BOX", "")
     if box not in ("", "ascii"):
-        sys.stderr.write(f"LAB_BOX is {box!r}; it has to be ascii, or not set.\n")
+        sys.stderr.write(_("LAB_BOX is {box!r}; it has to be ascii, or not set.").format(box=box) + "\n")
         raise SystemExit(2)
     return box == "ascii"
 

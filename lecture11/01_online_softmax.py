@@ -141,13 +141,14 @@ def demo1_three_ways(seq_len=4096, head_dim=64, block=256, seed=0, more=False):
     bound = flash_lab.bound_in_u(scale * (K @ q), len(tiles))
     print_observations([
         claim(max(error.values()) < bound,
-              _("All agree with float64 within {bound:.0f} u (u: one FP32 rounding of the output)."), bound=bound),
+              _("All agree with float64 within {bound:,.0f} u (u: one FP32 rounding of the output)."), bound=bound),
         claim(K_reads["two"] == 2 and scores_moved["two"] == 0 and moved["one"] < min(moved["two"], moved["three"]),
               _("Two passes store no scores, but read K twice; one pass moves least, {saved:.1%} less than three: one "
                 "query has to read all of K and V."), saved=1 - moved["one"] / moved["three"]),
         claim(len(rescaled) == new_maxima and held["one"] == min(block, seq_len) + head_dim + 2,
-              _("l and o were rescaled at {rescaled} of {blocks} blocks (0 < α < 1). One pass holds {held:,} numbers: "
-                "a block of scores, o, m and l."), rescaled=len(rescaled), blocks=len(trace), held=held["one"]),
+              _("l and o were rescaled at {rescaled} of {blocks:,} blocks (0 < α < 1). One pass holds {held:,} "
+                "numbers: a block of scores, o, m and l."),
+              rescaled=len(rescaled), blocks=len(trace), held=held["one"]),
     ])
     if more:
         share_keys(seq_len, head_dim, block, rng)
@@ -218,7 +219,7 @@ def demo2_merge_order(seq_len=3000, head_dim=32, segments=12, seed=1):
     bound = 2 * flash_lab.bound_in_u(scores, segments)  # both sides of the comparison are rounded
     agree = max(rows[key][1] for key in ("fold", "tree", "shuffled", "output_lse"))
     print_observations([
-        claim(agree < bound, _("Every order of merging gives the row's result within {bound:.0f} u (FP64)."),
+        claim(agree < bound, _("Every order of merging gives the row's result within {bound:,.0f} u (FP64)."),
               bound=bound),
         finding(min(rows["mean"][1], rows["weighted"][1]) > 1000 * bound,
                 _("Averaging outputs is wrong, by length too: what weighs a part is its share of the sum l.")),
@@ -266,7 +267,7 @@ def demo3_delayed_normalisation(seq_len=4096, head_dim=128, block=128):
         _("The rest of FlashAttention-2's gain: query blocks in parallel, warps split by query, hidden tiles skipped."),
     ])
     return {Column(_("gain at 16"), "{:.2f}x"): gain["paper"], Column(_("gain at 32/128"), "{:.2f}x"): gain["alone"],
-            **{Column(name, ".1%"): share[key] for key, name in names.items()}}
+            **{Column(_("{name}, non-matmul").format(name=key), ".1%"): share[key] for key in names}}
 
 
 def run_small(d, block_k, seed=3):

@@ -62,7 +62,7 @@ def test_the_doctor_says_in_a_few_lines_what_is_there(lang):
     process = doctor(sys.executable, LAB_LANG=lang, COLUMNS="80")
     assert process.returncode == 0 and process.stderr == ""
     assert len(process.stdout.splitlines()) == 5
-    assert {"en": "no  C++ compiler: none. It would", "zh": "无  C++ 编译器：没有。有了它"}[lang] in process.stdout
+    assert "g++, clang++, c++" in process.stdout
 
 
 def test_the_doctor_says_no_where_the_lectures_would_not_run(tmp_path, monkeypatch):

@@ -98,6 +98,7 @@ def test_any_allowed_block_is_an_answer(block):
         (["--demo", "0", "--block", "64"], "--block changes nothing"),
         (["--demo", "2", "--segments", "9", "--seq-len", "8"], "segments is 9 and seq_len is 8"),
         (["--sweep", "block"], "--sweep is 'block'"),
+        (["--sweep", "more=False"], "--sweep is 'more=False'"),
         (["--sweep", "blok=3"], "Did you mean --block?"),
         (["--sweep", "block=0,64"], "--block is 0"),
         (["--sweep", "block=1", "--sweep", "seed=1", "--sweep", "head-dim=1"], "given for 3 knobs"),
@@ -122,6 +123,8 @@ def test_a_sweep_shows_a_row_per_value_and_two_of_them_a_grid():
     assert "3/3" in process.stdout and "block=" not in process.stdout
     grid = run_script(FIRST, "--demo", 4, "--sweep", "l-block=1,64", "--sweep", "seed=2,3")
     assert grid.returncode == 0 and re.search(r"^ *1 +-70.28%", grid.stdout, re.M)
+    plain = run_script(FIRST, "--demo", 1, "--sweep", "block=64,256", "--sweep", "head-dim=32,64")
+    assert plain.returncode == 0 and re.search(r"^ *256 +16 +16", plain.stdout, re.M)
 
 
 def test_a_sweep_says_at_which_value_a_sentence_fails():
