@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 ARGS ?=
 
-.PHONY: run test bench check doctor help setup setup-dev
+.PHONY: run test bench check doctor kernels gpu help setup setup-dev
 
 help:
 	@echo "make run    set up .venv, then run lecture 11's first script (ARGS=\"--demo 1 --block 64\")"
 	@echo "make test   set up the test tools, then run the tests (ARGS=\"-k merge\")"
 	@echo "make bench  time the lab against NumPy and ml_dtypes, as ratios"
+	@echo "make kernels run the CUDA kernels, on this CPU or a GPU, beside the NumPy reference"
+	@echo "make gpu    all kernels on an NVIDIA GPU: right, repeatable, how fast"
 	@echo "make doctor say what is there and what is missing, before class"
 	@echo "make check  ruff, the type checker and every script's --check"
 
@@ -20,6 +22,12 @@ test: setup-dev
 
 bench: setup
 	@$(VENV_PYTHON) bench/bench.py $(ARGS)
+
+kernels: setup
+	@$(VENV_PYTHON) kernels/compare.py $(ARGS)
+
+gpu: setup
+	@$(VENV_PYTHON) kernels/gpu.py
 
 doctor:
 	@$(PYTHON) lecture01/doctor.py

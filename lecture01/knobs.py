@@ -45,6 +45,7 @@ KNOBS = {
     "block": Knob(int, 1, 1_000_000, "256", _("keys per block")),
     "block_q": Knob(int, 1, 1_000_000, "64", _("queries per block")),
     "block_k": Knob(int, 1, 1_000_000, "64", _("keys per block")),
+    "splits": Knob(int, 1, 1000, "4", _("splits of the keys in decoding")),
     "segments": Knob(int, 1, 1000, "12", _("segments a row is cut into")),
     "l_block": Knob(int, 1, 1_000_000, "64", _("terms added up before they go into the 16-bit sum l")),
     "v_mean": Knob(float, -1000.0, 1000.0, "1", _("mean of the values V")),

@@ -1,7 +1,8 @@
-"""Set up the lab: python3 lecture01/setup_venv.py [dev]
+"""Set up the lab: python3 lecture01/setup_venv.py [dev] [ci]
 
-Makes .venv in the repository and installs the locked packages, each checked against its hash; with `dev`, the
-test tools too. Works without make, on Linux, macOS and Windows; does nothing when all is there already.
+Makes .venv in the repository and installs the locked packages, each checked against its hash; with `dev` the test
+tools too, with `ci` NVIDIA's compiler for the kernels (Linux and Windows). Works without make, on Linux, macOS and
+Windows; does nothing when all is there already.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ def main(wanted):
             "Python 3.11 or newer is needed, and this is %d.%d. Start a newer one, such as: python3.11 %s"
             % (sys.version_info[0], sys.version_info[1], os.path.relpath(__file__))
         )
-    locks = ["requirements.lock"] + (["requirements-dev.lock"] if "dev" in wanted else [])
+    locks = ["requirements.lock"] + ["requirements-%s.lock" % extra for extra in ("dev", "ci") if extra in wanted]
     todo = [name for name in locks if not installed(name)]
     if todo and not os.path.isfile(PYTHON):
         make_venv()
