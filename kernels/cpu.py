@@ -1,7 +1,7 @@
 """Runs the unchanged text of a .cu file on the CPU, under CUDA's execution model.
 
     module = compile_kernel("flash_forward.cu", {"BLOCK_Q": 64, "BLOCK_K": 64, "HEAD_DIM": 64, "CAUSAL": 0})
-    stats = run(module, "flash_forward", grid=(8, 1), block=(32, 4), args=[Q, ..., np.float32(0.125)], shared_bytes=65792)
+    stats = run(module, "flash_forward", grid=(8, 1), block=(32, 4), args=[Q, K, ...], shared_bytes=65792)
 
 A C++ compiler (g++ or clang++) turns the text into a library; cuda_on_cpu.h says what it finds in place of CUDA. A run
 shows the kernel's logic: results, barriers, shuffles, what is read too early or written out of bounds. It says nothing
@@ -124,7 +124,9 @@ def run(module, kernel, grid, block, args, shared_bytes=0, schedule="forward", w
     if not 0 <= shared_bytes <= MOST_SHARED:
         raise KernelProblem(f"{shared_bytes:,} bytes of shared memory are needed; at most {MOST_SHARED:,} are possible")
     buffers = _buffers(module, kernel, args)
-    values = [b.value if b else ctypes.c_char.from_buffer(bytearray(a.tobytes())) for a, b in zip(args, buffers)]
+    values = [
+        b.value if b else ctypes.c_char.from_buffer(bytearray(a.tobytes())) for a, b in zip(args, buffers, strict=True)
+    ]
     pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
     counts = np.zeros((2, math.prod(grid)), np.int64)
     launch = _Launch(grid, block, shared_bytes=shared_bytes, failed_block=-1, **_schedule(schedule))
@@ -217,7 +219,9 @@ def _handed_over(kernels, shared):
     for name, parameters in kernels:
         names = " ".join(re.findall(r"(\w+)\s*(?:\[\s*\])?\s*(?:,|$)", parameters.strip()))
         lines.append(f'LAB_KERNEL({name}, "{names}")')
-    lines.append(f'LAB_EXPORT const char *lab_kernels() {{ return "{" ".join(name for name, _ in kernels)}"; }}')
+    lines.append(
+        f'LAB_EXPORT const char *lab_kernels() {{ return "{" ".join(name for name, _parameters in kernels)}"; }}'
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -271,13 +275,13 @@ def _parameters(library, kernel):
 def _sizes(name, sizes):
     sizes = tuple(int(n) for n in np.atleast_1d(sizes))
     sizes += (1,) * (3 - len(sizes))
-    if len(sizes) > 3 or any(not 1 <= n <= most for n, most in zip(sizes, LIMITS[name])):
+    if len(sizes) > 3 or any(not 1 <= n <= most for n, most in zip(sizes, LIMITS[name], strict=True)):
         raise KernelProblem(f"{name} is {sizes}; from 1 to {LIMITS[name]} is possible")
     return sizes
 
 
 def _schedule(schedule):
-    name, _, seed = schedule.partition(":")
+    name, _colon, seed = schedule.partition(":")
     if name not in SCHEDULES or (seed and not seed.isdecimal()):
         raise KernelProblem(f'schedule is {schedule!r}; "forward", "reverse", "odd_first" or "random:SEED" is needed')
     return {"schedule": SCHEDULES.index(name), "seed": int(seed or 0)}
@@ -316,15 +320,15 @@ def _buffers(module, kernel, args):
     """A `_Buffer` per array and None per scalar; an array given twice has one."""
     parameters = module.kernels[kernel]
     if len(args) != len(parameters):
-        names = ", ".join(name for name, _ in parameters)
+        names = ", ".join(name for name, _code in parameters)
         raise KernelProblem(
             f"{kernel} has {len(parameters)} parameters ({names}), and {len(args)} arguments were given"
         )
     buffers = []
-    for i, (arg, (name, code)) in enumerate(zip(args, parameters)):
+    for i, (arg, (name, code)) in enumerate(zip(args, parameters, strict=True)):
         _check(f"argument {i} ({name}) of {kernel}", arg, code)
         buffers.append(None if "*" not in code else _Buffer(arg, "c" in code))
-        for other, b in zip(args, buffers[:-1]):
+        for other, b in zip(args, buffers[:-1], strict=False):
             if b and buffers[-1] and np.may_share_memory(arg, other):
                 if arg.ctypes.data != other.ctypes.data or arg.nbytes != other.nbytes:
                     raise KernelProblem(f"argument {i} ({name}) of {kernel} overlaps another array")

@@ -128,7 +128,7 @@ def round_scalar(x, fmt):
     """
     if x == 0 or math.isnan(x):
         return x
-    if math.isinf(x):
+    if abs(x) >= 2 * fmt.max:  # infinity too; so large that scaling below could overflow
         return math.copysign(fmt.beyond, x)
     exponent = math.frexp(x)[1] - 1  # |x| lies in [2**exponent, 2**(exponent + 1))
     spacing = min(max(exponent, fmt.emin), fmt.emax) - fmt.p + 1
