@@ -8,9 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import settings
 
 import console
 import lesson as lesson_module
+
+settings.register_profile("class", derandomize=True, deadline=None, database=None)
+settings.register_profile("hunt", max_examples=3000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "class"))
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(ROOT.glob("lecture*/[0-9]*.py")) + sorted(ROOT.glob("prereq*/[0-9]*.py"))
