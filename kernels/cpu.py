@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+HEADERS = ("cuda_thread.h", "cuda_on_cpu.h", "cuda_on_cpu.cpp", "include/cuda_fp16.h")
 COMPILERS = ("g++", "clang++", "c++")
 # -O2 keeps float32 as written; no contraction, or the same kernel would round differently on x86-64 and arm64
 OPTIONS = "-std=c++17 -O2 -fPIC -fvisibility=hidden -ffp-contract=off -fstack-clash-protection -w -pthread".split()
@@ -101,8 +102,8 @@ def compile_kernel(path, defines=None):
     except (OSError, UnicodeDecodeError) as error:
         raise KernelProblem(f"{path} cannot be read: {error}") from None
     defines = tuple(f"-D{name}={value}" for name, value in (defines or {}).items())
-    headers = [(HERE / name).read_text(encoding="utf-8") for name in ("cuda_on_cpu.h", "include/cuda_fp16.h")]
-    runtime = _cached("runtime.o", [headers[0]], _build_runtime)
+    headers = [(HERE / name).read_text(encoding="utf-8") for name in HEADERS]
+    runtime = _cached("runtime.o", headers, _build_runtime)
     built = _cached(f"{path.stem}.so", [source, path.name, *headers, *defines], _build, path, source, defines, runtime)
     library = _load(built)
     names = library.lab_kernels().decode().split()
@@ -185,7 +186,7 @@ def _compile(arguments, path=None, source=""):
 
 
 def _build_runtime(target):
-    _compile(["-DLAB_RUNTIME", "-x", "c++", "-c", HERE / "cuda_on_cpu.h", "-o", target])
+    _compile(["-c", HERE / "cuda_on_cpu.cpp", "-o", target])
 
 
 def _build(target, path, source, defines, runtime):
