@@ -1,7 +1,7 @@
 """Runs the unchanged text of a .cu file on the CPU, under CUDA's execution model.
 
     module = compile_kernel("flash_forward.cu", {"BLOCK_Q": 64, "BLOCK_K": 64, "HEAD_DIM": 64, "CAUSAL": 0})
-    stats = run(module, "flash_forward", grid=(8, 1), block=(32, 4), args=[Q, K, ...], shared_bytes=65792)
+    stats = run(module, "flash_forward", grid=(8, 1), block=(32, 4), args=[Q, K, ..., np.int32(512)], shared_bytes=N)
 
 A C++ compiler (g++ or clang++) turns the text into a library; cuda_on_cpu.h says what it finds in place of CUDA. A run
 shows the kernel's logic: results, barriers, shuffles, what is read too early or written out of bounds. It says nothing
@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import threading
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,13 @@ SCHEDULES = ("forward", "reverse", "odd_first", "random")
 GUARD = 64 << 10  # bytes before and after each array
 NAN_WORD = 0x7FFF  # a NaN as half; twice, a NaN as float
 MOST_SHARED = 227 << 10
+# In preprocessed text, free of comments. A name that is not extern "C" could not be found on a GPU either.
+BRACKETS = r"\s*\((?:[^()]|\([^()]*\))*\)\s*"
+A_KERNEL = re.compile(
+    r'extern\s*"C"\s*(?:\{\s*)?__global__\s+'
+    rf"(?:void\s|__launch_bounds__{BRACKETS})+\s*(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{{"
+)
+EXTERN_SHARED = re.compile(rf"extern\s(?:\s*__shared__|\s*__align__{BRACKETS})+\s*([\w\s]+?)\s*\b(\w+)\s*\[\s*\]")
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 
 
@@ -125,31 +132,19 @@ def run(module, kernel, grid, block, args, shared_bytes=0, schedule="forward", w
     if not 0 <= shared_bytes <= MOST_SHARED:
         raise KernelProblem(f"{shared_bytes:,} bytes of shared memory are needed; at most {MOST_SHARED:,} are possible")
     buffers = _buffers(module, kernel, args)
-    values = [
-        b.value if b else ctypes.c_char.from_buffer(bytearray(a.tobytes())) for a, b in zip(args, buffers, strict=True)
-    ]
-    pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
-    counts = np.zeros((2, math.prod(grid)), np.int64)
-    launch = _Launch(grid, block, shared_bytes=shared_bytes, failed_block=-1, **_schedule(schedule))
-    launch.call = ctypes.cast(getattr(module.library, f"lab_call_{kernel}"), ctypes.c_void_p)
-    launch.values, launch.shuffles, launch.barriers = ctypes.addressof(pointers), *(row.ctypes.data for row in counts)
-    launch.workers = max(1, min(workers or _processors(), math.prod(grid)))
-    _in_a_thread(module.library.lab_run, launch, keep=(buffers, values, pointers, counts))
-    if launch.failed_block >= 0:
-        raise KernelError(_sentence(module, kernel, launch))
-    for i, b in enumerate(buffers):
-        if b:
-            b.check(f"{module.path.name}: {kernel} wrote outside argument {i} ({module.kernels[kernel][i][0]})")
-    for b in buffers:
-        if b and not b.const:
-            b.copy_back()
+    counts = _launch(module, kernel, grid, block, buffers, shared_bytes, _schedule(schedule), workers or _processors())
+    arrays = [(i, buffer) for i, buffer in enumerate(buffers) if isinstance(buffer, _Buffer)]
+    for i, buffer in arrays:
+        buffer.check(f"{module.path.name}: {kernel} wrote outside argument {i} ({module.kernels[kernel][i][0]})")
+    for _i, buffer in arrays:
+        buffer.copy_back()
     return Stats(*counts, math.prod(grid))
 
 
 # ---- compiling
 
 
-@lru_cache
+@cache
 def _compiler(search):
     """The first compiler on the PATH, and what it says of its version."""
     for name in COMPILERS:
@@ -177,11 +172,14 @@ def _compile(arguments, path=None, source=""):
     if done.returncode == 0:
         return done.stdout
     error = re.search(r"^(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", done.stderr, re.MULTILINE)
+    name = path.name if path else "cuda_on_cpu.h"
     if not error:
-        raise CompileError(f"{path or 'cuda_on_cpu.h'} cannot be compiled: {done.stderr.strip()[-500:]}")
+        raise CompileError(f"{name} cannot be compiled: {done.stderr.strip()[-500:]}")
     file, line, text = error.groups()
-    if path and file == path.name:
-        line = min(int(line), source.rstrip("\n").count("\n") + 1)  # a missing } is noticed in the lines added
+    if file != name and (own := re.search(rf"^{re.escape(name)}:(\d+):", done.stderr, re.MULTILINE)):
+        file, line = name, own[1]  # an error in a header, about a line of the student's
+    # what is missing at the end, such as a }, is noticed in the lines added after it
+    line = min(int(line), source.rstrip("\n").count("\n") + 1) if file == name and path else line
     raise CompileError(f"{file}, line {line}: {text}")
 
 
@@ -195,14 +193,9 @@ def _build(target, path, source, defines, runtime):
         unit = Path(folder) / "unit.cpp"
         named = f"#line 1 {json.dumps(path.name)}\n{source}\n"
         unit.write_text(named, encoding="utf-8")
-        text = re.sub(
-            r'^#.*|"(\\.|[^"\\\n])*"(?!\s*__global__)', "", _compile(["-E", *defines, unit], path, source), flags=re.M
-        )
-        kernels = re.findall(r"__global__\s(?:\s*__launch_bounds__\s*\([^)]*\)|[\s\w])*?(\w+)\s*\(([^)]*)\)\s*\{", text)
-        shared = dict(
-            re.findall(r"extern\s+__shared__\s+(?:__align__\s*\(\w+\)\s*)?([\w\s]+?)\s+(\w+)\s*\[\s*\]", text)
-        )
-        shared = {name: kind for kind, name in shared.items()}
+        text = re.sub(r"^#.*", "", _compile(["-E", *defines, unit], path, source), flags=re.MULTILINE)
+        kernels = [found.group("name", "parameters") for found in A_KERNEL.finditer(text)]
+        shared = {name: kind for kind, name in EXTERN_SHARED.findall(text)}
         if not kernels:
             raise KernelProblem(f'{path.name} holds no kernel: extern "C" __global__ void name(...) {{ ... }}')
         unit.write_text(f'#include "cuda_on_cpu.h"\n{named}{_handed_over(kernels, shared)}', encoding="utf-8")
@@ -211,11 +204,9 @@ def _build(target, path, source, defines, runtime):
 
 def _handed_over(kernels, shared):
     """The lines after the student's text: storage for its extern shared arrays, and LAB_KERNEL for each kernel."""
-    lines = [
-        f"alignas(128) thread_local {kind} {name}[{MOST_SHARED + 4096} / sizeof({kind})];"
-        for name, kind in shared.items()
-    ]
-    where = f"{{(char *){next(iter(shared))}, {MOST_SHARED + 4096}}}" if shared else "{nullptr, 0}"
+    size = MOST_SHARED + 4096  # the end has to stay as it is: `check_overrun`
+    lines = [f"alignas(128) thread_local {kind} {name}[{size} / sizeof({kind})];" for name, kind in shared.items()]
+    where = f"{{(char *){next(iter(shared))}, {size}}}" if shared else "{nullptr, 0}"
     lines.append(f"lab::Span lab::dynamic_shared() {{ return {where}; }}")
     for name, parameters in kernels:
         names = " ".join(re.findall(r"(\w+)\s*(?:\[\s*\])?\s*(?:,|$)", parameters.strip()))
@@ -276,7 +267,7 @@ def _parameters(library, kernel):
 def _sizes(name, sizes):
     sizes = tuple(int(n) for n in np.atleast_1d(sizes))
     sizes += (1,) * (3 - len(sizes))
-    if len(sizes) > 3 or any(not 1 <= n <= most for n, most in zip(sizes, LIMITS[name], strict=True)):
+    if len(sizes) != 3 or any(not 1 <= n <= most for n, most in zip(sizes, LIMITS[name], strict=True)):
         raise KernelProblem(f"{name} is {sizes}; from 1 to {LIMITS[name]} is possible")
     return sizes
 
@@ -295,15 +286,15 @@ def _processors():
 class _Buffer:
     """A copy of an array, 256-byte aligned as on a GPU, between two guard zones of NaN."""
 
-    def __init__(self, array, const):
-        self.array, self.const = array, const
+    def __init__(self, array):
+        self.array, self.changed = array, False
         self.raw = np.full((2 * GUARD + array.nbytes + 1) // 2 + 128, NAN_WORD, np.uint16).view(np.uint8)
         self.start = GUARD + -(self.raw.ctypes.data + GUARD) % 256
         self.end = self.start + array.nbytes
         self.data = self.raw[self.start : self.end]
         self.guards = self.raw[: self.start].copy(), self.raw[self.end :].copy()
         self.data[:] = array.reshape(-1).view(np.uint8)
-        self.value = ctypes.c_void_p(self.raw.ctypes.data + self.start)
+        self.pointer = ctypes.c_void_p(self.raw.ctypes.data + self.start)
 
     def check(self, what):
         before, after = self.raw[: self.start] != self.guards[0], self.raw[self.end :] != self.guards[1]
@@ -314,6 +305,8 @@ class _Buffer:
             raise KernelError(f"{what}: at byte offset {offset}, and it has {self.data.size} bytes")
 
     def copy_back(self):
+        if not self.changed:
+            return
         self.array.reshape(-1).view(np.uint8)[:] = self.data
 
 
@@ -325,17 +318,35 @@ def _buffers(module, kernel, args):
         raise KernelProblem(
             f"{kernel} has {len(parameters)} parameters ({names}), and {len(args)} arguments were given"
         )
-    buffers = []
     for i, (arg, (name, code)) in enumerate(zip(args, parameters, strict=True)):
         _check(f"argument {i} ({name}) of {kernel}", arg, code)
-        buffers.append(None if "*" not in code else _Buffer(arg, "c" in code))
-        for other, b in zip(args, buffers[:-1], strict=False):
-            if b and buffers[-1] and np.may_share_memory(arg, other):
-                if arg.ctypes.data != other.ctypes.data or arg.nbytes != other.nbytes:
+    buffers = []
+    for i, (arg, (name, code)) in enumerate(zip(args, parameters, strict=True)):
+        buffer = _Buffer(arg) if "*" in code else bytearray(arg.tobytes())
+        for other in buffers if "*" in code else []:
+            if isinstance(other, _Buffer) and np.may_share_memory(arg, other.array):
+                if (arg.ctypes.data, arg.nbytes) != (other.array.ctypes.data, other.array.nbytes):
                     raise KernelProblem(f"argument {i} ({name}) of {kernel} overlaps another array")
-                b.const = buffers[-1].const = b.const and "c" in code
-                buffers[-1] = b
+                buffer = other
+        if "*" in code and "c" not in code:
+            buffer.changed = True
+        buffers.append(buffer)
     return buffers
+
+
+def _launch(module, kernel, grid, block, buffers, shared_bytes, schedule, workers):
+    """Call the kernel; the shuffles and barriers of each block. Raises KernelError."""
+    values = [b.pointer if isinstance(b, _Buffer) else ctypes.c_char.from_buffer(b) for b in buffers]
+    pointers = (ctypes.c_void_p * (len(values) + 1))(*map(ctypes.addressof, values))
+    counts = np.zeros((2, math.prod(grid)), np.int64)
+    launch = _Launch(grid, block, shared_bytes=shared_bytes, failed_block=-1, **schedule)
+    launch.call = ctypes.cast(getattr(module.library, f"lab_call_{kernel}"), ctypes.c_void_p)
+    launch.values, launch.shuffles, launch.barriers = ctypes.addressof(pointers), *(row.ctypes.data for row in counts)
+    launch.workers = max(1, min(workers, math.prod(grid)))
+    _in_a_thread(module.library.lab_run, launch, keep=(buffers, values, pointers, counts))
+    if launch.failed_block >= 0:
+        raise KernelError(_sentence(module, kernel, launch))
+    return counts
 
 
 def _check(what, arg, code):
@@ -382,16 +393,15 @@ def _sentence(module, kernel, launch):
 
 def _returns(path, kernel):
     """The lines of a kernel that hold a return statement, in words."""
-    blank = lambda comment: re.sub(r"[^\n]", " ", comment.group())  # noqa: E731
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", blank, path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    start = re.search(rf"\b{kernel}\s*\([^)]*\)\s*\{{", text)
-    depth, end = 1, start.end() if start else len(text)
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
+    start = re.search(rf"__global__[^;{{}}]*?\b{kernel}\s*\([^)]*\)\s*\{{", text)
+    if not start:
+        return ""
+    depth, end = 1, start.end()
     while depth and end < len(text):
         depth += {"{": 1, "}": -1}.get(text[end], 0)
         end += 1
-    found = [
-        text.count("\n", 0, m.start()) + 1
-        for m in re.finditer(r"\breturn\b", text)
-        if start and start.end() < m.start() < end
-    ]
-    return f"line{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}" if found else ""
+    found = [match.start() for match in re.finditer(r"\breturn\b", text[:end]) if match.start() > start.end()]
+    lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in found)
+    return lines and f"line{'s' if len(found) > 1 else ''} {lines}"

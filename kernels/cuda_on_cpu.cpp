@@ -79,7 +79,8 @@ struct Launch {  // as in cpu.py
 __thread Here *here;
 
 void poison(Span memory) {
-    for (size_t i = 0; i + 1 < memory.bytes; i += 2) memcpy(memory.start + i, &POISON, 2);
+    if (memory.bytes) memcpy(memory.start, &POISON, 2);
+    for (size_t n = 2; n < memory.bytes; n *= 2) memcpy(memory.start + n, memory.start, std::min(n, memory.bytes - n));
 }
 
 #ifdef __linux__
@@ -92,7 +93,8 @@ int find_static_shared(dl_phdr_info *info, size_t, void *found) {
 }
 #endif
 
-// All shared memory of this OS thread: on Linux whatever is thread_local in this library, elsewhere the dynamic part.
+// All shared memory of this OS thread. On Linux that is whatever is thread_local in this library: the shared arrays and
+// `here`, and nothing else as long as the C++ library is not linked into it. Elsewhere only the dynamic part is found.
 Span all_shared() {
     Span found = dynamic_shared();
 #ifdef __linux__
@@ -119,14 +121,15 @@ struct Block : Here {
         const unsigned *n = launch.block, *g = launch.grid;
         block_dim = {n[0], n[1], n[2]}, grid_dim = {g[0], g[1], g[2]};
         fibers.resize(size_t{n[0]} * n[1] * n[2]);
-        stacks = (char *)mmap(nullptr, fibers.size() * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
-        if (stacks == (char *)MAP_FAILED) throw std::bad_alloc();
-        for (size_t i = 0; i < fibers.size(); i++) mprotect(stacks + i * STACK, page, PROT_NONE);
+        const int access = PROT_READ | PROT_WRITE;
+        stacks = (char *)mmap(nullptr, fibers.size() * STACK, access, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+        if (stacks == (char *)MAP_FAILED) stacks = nullptr;
+        for (size_t i = 0; stacks && i < fibers.size(); i++) mprotect(stacks + i * STACK, page, PROT_NONE);
         here = this;
         shared = all_shared();
     }
     ~Block() {
-        munmap(stacks, fibers.size() * STACK);
+        if (stacks) munmap(stacks, fibers.size() * STACK);
         here = nullptr;
     }
 
@@ -164,20 +167,19 @@ struct Block : Here {
 
 Block &block() { return *static_cast<Block *>(here); }
 
-void leave() {  // back to the scheduler, until it picks this thread again
-    Fiber &f = *here->running;
-    lab_switch(&f.stack_pointer, block().scheduler_stack);
-}
-
 void set_error(int line, const char *format, ...) {
-    Block &b = block();
     char text[500];
     va_list values;
     va_start(values, format);
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    b.error = text;
-    b.error_line = line;
+    block().error = text;
+    block().error_line = line;
+}
+
+void leave() {  // back to the scheduler, until it picks this thread again
+    Fiber &f = *here->running;
+    lab_switch(&f.stack_pointer, block().scheduler_stack);
 }
 
 void fail(int line, const char *format, ...) {  // from a fiber: the block ends, no fiber of it goes on
@@ -254,6 +256,7 @@ void Block::start(int64_t number) {
     block = {unsigned(n % grid_dim.x), unsigned(n / grid_dim.x % grid_dim.y), unsigned(n / grid_dim.x / grid_dim.y)};
     at_barrier = returned = error_line = 0, shuffles = barriers = 0, ready_warps = 0;
     error.clear();
+    if (!stacks) return set_error(0, "there is no memory for the stacks of %zu threads", fibers.size());
     random = launch.seed * 0x9e3779b97f4a7c15u + (uint64_t)n;
     poison(shared);
     here = this;  // it is among what was just poisoned

@@ -125,7 +125,8 @@ template <class T> constexpr const char *code = "?";
 #define LAB_TYPE(type, name) \
     template <> inline constexpr const char *code<type> = name; \
     template <> inline constexpr const char *code<type *> = "*" name; \
-    template <> inline constexpr const char *code<const type *> = "*c" name;
+    template <> inline constexpr const char *code<const type *> = "*c" name; \
+    template <> inline constexpr const char *code<volatile type *> = "*" name;
 LAB_TYPE(float, "f4") LAB_TYPE(double, "f8") LAB_TYPE(__half, "f2") LAB_TYPE(bool, "b1")
 LAB_TYPE(float2, "f4") LAB_TYPE(float4, "f4") LAB_TYPE(__half2, "f2") LAB_TYPE(int2, "i4") LAB_TYPE(int4, "i4")
 LAB_TYPE(signed char, "i1") LAB_TYPE(short, "i2") LAB_TYPE(int, "i4") LAB_TYPE(long, "i8") LAB_TYPE(long long, "i8")

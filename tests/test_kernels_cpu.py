@@ -177,7 +177,8 @@ def test_typedefs_and_defines_decide_the_type_of_a_parameter(tmp_path):
         "#if HALF\ntypedef half element;\n#else\ntypedef float element;\n#endif\n"
         '#if HALF == 2\nextern "C" __global__ void none() {}\n#endif\n'
         "// __global__ void in_a_comment() {}\n"
-        'extern "C" __global__ void __launch_bounds__(128, 2) k(const element *__restrict__ x, unsigned n, half2 *y) {}\n'
+        '#define WARPS (4)\nextern "C" __global__ void __launch_bounds__(32 * WARPS, 2)\n'
+        "k(const element *__restrict__ x, unsigned n, half2 *y) {}\n"
     )
     for half, name in ((0, "f4"), (1, "f2")):
         module = compile_kernel(path, {"HALF": half})
@@ -189,18 +190,18 @@ def test_typedefs_and_defines_decide_the_type_of_a_parameter(tmp_path):
 WRONG = {
     "early return before a barrier": (
         "if (threadIdx.x >= 40) return;\n__syncthreads();",
-        "student.cu, line 3: barrier divergence: thread (0) waits at __syncthreads() in line 3 (as do 40 of the block's "
-        "64 threads), but thread (40) has returned (line 2), in block (0, 0, 0) of k",
+        "student.cu, line 3: barrier divergence: thread (0) waits at __syncthreads() in line 3 (as do 40 of the "
+        "block's 64 threads), but thread (40) has returned (line 2), in block (0, 0, 0) of k",
     ),
     "barrier in a branch": (
         "if (threadIdx.x % 2) __syncthreads();",
-        "student.cu, line 2: barrier divergence: thread (1) waits at __syncthreads() in line 2 (as do 32 of the block's "
-        "64 threads), but thread (0) has returned, in block (0, 0, 0) of k",
+        "student.cu, line 2: barrier divergence: thread (1) waits at __syncthreads() in line 2 (as do 32 of the "
+        "block's 64 threads), but thread (0) has returned, in block (0, 0, 0) of k",
     ),
     "two barriers in two branches": (
         "if (threadIdx.x < 32) {\n__syncthreads();\n} else {\n__syncthreads(); }",
-        "student.cu, line 3: barrier divergence: thread (0) waits at __syncthreads() in line 3 (as do 32 of the block's "
-        "64 threads), but thread (32) waits at __syncthreads() in line 5, in block (0, 0, 0) of k",
+        "student.cu, line 3: barrier divergence: thread (0) waits at __syncthreads() in line 3 (as do 32 of the "
+        "block's 64 threads), but thread (32) waits at __syncthreads() in line 5, in block (0, 0, 0) of k",
     ),
     "short mask, called from outside": (
         "x[threadIdx.x] = __shfl_xor_sync(0xffff, x[threadIdx.x], 1);",
@@ -219,8 +220,8 @@ WRONG = {
     ),
     "lane that waits at a barrier": (
         "if (threadIdx.x == 7)\n__syncthreads();\nelse __syncwarp();",
-        "student.cu, line 4: thread (0) waits at __syncwarp() in line 4 and its mask 0xffffffff names lane 7 of warp 0, "
-        "which waits at __syncthreads() in line 3, in block (0, 0, 0) of k",
+        "student.cu, line 4: thread (0) waits at __syncwarp() in line 4 and its mask 0xffffffff names lane 7 of "
+        "warp 0, which waits at __syncthreads() in line 3, in block (0, 0, 0) of k",
     ),
     "lanes with different masks": (
         "__ballot_sync(threadIdx.x ? 0xffffffff : 1, 1);\n__ballot_sync(threadIdx.x ? 0xffffffff : 3, 1);",
@@ -352,6 +353,8 @@ def test_a_compile_error_names_the_line_of_the_students_file(launch):
     assert "tiel" in str(error.value)
     with pytest.raises(CompileError, match=r"student.cu, line 3: "):  # the file's last
         launch("float *x", "if (x) {", [nans(1)])
+    with pytest.raises(CompileError, match=r"student.cu, line 3: .*8 bytes"):  # noticed in the header
+        launch("float4 *x", "\nx[0] = __shfl_sync(0xffffffff, x[1], 0);", [nans(8)])
     with pytest.raises(CompileError, match=r"student.cu, line 2: .*BLOCK"):
         launch("", "", [], before='#if 1\n#error "BLOCK"\n#endif\n')
 
