@@ -93,8 +93,20 @@ def on_device(place, make_calls, *data, **options):
     return run
 
 
+def torch_attention(Q, K, V):
+    """A function that runs PyTorch's attention on the GPU; None where PyTorch or its GPU is not there."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    q, k, v = (torch.from_numpy(x)[None].cuda() for x in (Q, K, V))
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
 def time_all(place, n=8192, d=64):
-    """{what: (name, ms, spread, TFLOPS, share of the matmul, GB/s, share of the copy)} in float32, one head."""
+    """{what: (name, ms, spread, TFLOPS, GB/s)} in float32, one head; the matmul and the copy are the ceilings."""
     cupy = place.cupy
     Q, K, V = problem(np.random.default_rng(0), 1, 1, n, n, d, np.float32)
     a = cupy.ones((4096, 4096), cupy.float32)
@@ -108,6 +120,8 @@ def time_all(place, n=8192, d=64):
         run = on_device(place, attention.forward_calls, Q, K, V, block_q=pair[0], block_k=pair[1])
         moved = 4 * sum(flash_lab.traffic_tiled(n, n, d, d, pair[0]).values())
         runs[pair] = (f"flash forward, {pair[0]} x {pair[1]}", run, 4 * n * n * d, moved)
+    if theirs := torch_attention(Q, K, V):
+        runs["torch"] = ("PyTorch's attention", theirs, 4 * n * n * d, 0)
     rows = {}
     for key, (name, run, flops, moved) in runs.items():
         ms, spread = milliseconds(cupy, run)
@@ -147,6 +161,7 @@ def main():
             ),
             *[claim(clean, "compute-sanitizer's {tool} finds nothing.", tool=tool) for tool, clean in tools.items()],
             *([] if tools else ["compute-sanitizer is not installed here."]),
+            *([] if "torch" in rows else ["PyTorch: not compared, it cannot be imported here or sees no GPU."]),
         ]
     )
 
