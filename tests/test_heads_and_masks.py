@@ -211,6 +211,15 @@ def test_a_wider_accumulator_keeps_what_float32_loses():
     assert errors[None] == errors[np.float32] > 3 * errors[np.float64]
 
 
+def test_from_the_scores_on_everything_is_in_the_accumulators_dtype():
+    rng = np.random.default_rng(11)
+    Q, K, V = (rng.integers(-2, 3, (n, 4)).astype(np.float32) for n in (3, 40, 40))  # their scores are exact
+    wide = flash_forward(*(x.astype(np.float64) for x in (Q, K, V)), block_q=2, block_k=7, scale=0.3)
+    for order in ORDERS:
+        O, lse = flash_forward(Q, K, V, block_q=2, block_k=7, scale=0.3, accumulator=np.float64, order=order)
+        assert np.allclose(O, wide[0], rtol=1e-13, atol=1e-15) and np.allclose(lse, wide[1], rtol=1e-14)
+
+
 def test_each_rounding_takes_place_where_it_is_handed_in():
     rng = np.random.default_rng(9)
     Q, K, V = (rng.standard_normal((n, 8)) for n in (3, 40, 40))

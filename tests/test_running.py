@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 
@@ -98,6 +99,7 @@ def test_any_allowed_block_is_an_answer(block):
         (["--demo", "0", "--block", "64"], "--block changes nothing"),
         (["--demo", "2", "--segments", "9", "--seq-len", "8"], "segments is 9 and seq_len is 8"),
         (["--sweep", "block"], "--sweep is 'block'"),
+        (["--demo", "0", "--sweep", "block=1"], "--block changes nothing"),
         (["--sweep", "more=False"], "--sweep is 'more=False'"),
         (["--sweep", "blok=3"], "Did you mean --block?"),
         (["--sweep", "block=0,64"], "--block is 0"),
@@ -130,6 +132,19 @@ def test_a_sweep_shows_a_row_per_value_and_two_of_them_a_grid():
 def test_a_sweep_says_at_which_value_a_sentence_fails():
     process = run_script(FIRST, "--demo", 4, "--sweep", "l-block=1,64", "--check")
     assert "l_block=1: By blocks of 1 " in process.stdout.replace("\n  ", " ") and process.returncode == 0
+
+
+def test_a_swept_value_comes_before_a_given_one_and_each_value_once():
+    data = json.loads(run_script(FIRST, "--demo", 1, "--block", 7, "--sweep", "block=64,64,256", "--json").stdout)
+    (table,) = data["demos"][0]["tables"]
+    assert table["row_keys"] == ["64", "256"] and [row[1] for row in table["rows"]] == [64, 16]
+
+
+def test_json_has_infinite_numbers_as_strings():
+    from export import plain
+
+    values = (float("inf"), -np.inf, np.float32("nan"), np.int64(3), None)
+    assert [plain(x) for x in values] == ["inf", "-inf", "nan", 3, None]
 
 
 def test_json_holds_raw_values_and_claims():
@@ -180,6 +195,7 @@ def test_check_fails_on_a_false_identity_and_on_a_false_finding_at_the_defaults_
     finding = run_script(script, "--check", "--demo", 4)
     assert finding.returncode == 1 and "FAIL: By blocks of 1 " in finding.stdout
     assert "✗ No longer holds with these settings: By blocks of 1 " in finding.stdout
+    assert run_script(script, "--check", "--demo", 4, "--more").returncode == 1
     script.write_text(original.replace("alpha * state.o + P @ V", "state.o + P @ V"), encoding="utf-8")
     assert run_script(script, "--check", "--demo", 1, "--block", 64).returncode == 1
 

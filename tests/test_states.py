@@ -166,6 +166,16 @@ def test_softmax_of_a_row_sums_to_one_and_orders_as_its_scores(softmax, block, r
         assert np.allclose(p[seen], np.exp(S[seen] - expected[seen, None]), rtol=1e-10, atol=1e-300)
 
 
+@pytest.mark.parametrize("softmax", [softmax_2pass, softmax_3pass])
+@pytest.mark.parametrize("block", [None, 3, 8])
+def test_the_largest_score_may_stand_anywhere_in_a_row(softmax, block):
+    for place in range(8):
+        s = np.zeros(8)
+        s[place] = 2000.0
+        p, logs = softmax(s, block)
+        assert np.array_equal(p, np.arange(8) == place) and logs == 2000
+
+
 def test_softmax_of_one_row_works_without_a_rows_dimension():
     p, _lse = softmax_3pass([1, 3, 2, 5])
     assert p.shape == (4,) and abs(p.sum() - 1) < 1e-15 and np.argmax(p) == 3
