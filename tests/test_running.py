@@ -237,6 +237,13 @@ def test_an_old_python_is_told_which_one_is_needed(monkeypatch):
     assert "3.11" in start.interpreter()
 
 
+def test_an_old_numpy_is_no_numpy(monkeypatch):
+    import start
+
+    monkeypatch.setattr(np, "__version__", "1.26.4")
+    assert start.missing().startswith("NumPy 2 is needed, and ") and start.missing().endswith(" has 1.26.4")
+
+
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10"])
 def test_an_old_python_itself_says_so(version, tmp_path):
     python = shutil.which("python" + version)
