@@ -3,28 +3,13 @@
 import numpy as np
 import pytest
 
-import console
 import flash_lab
-from command_line import knobs_of
+from claims import broken_identities, claims, every_position, holds_with, table, with_more
 from conftest import ROOT, demos_of, load
 from flash_lab import State, Variant
 
 SCRIPT = load(ROOT / "lecture11" / "01_online_softmax.py")
 DEMOS = list(demos_of(SCRIPT).values())
-
-
-def claims(demo):
-    return [item for item in demo.observations if isinstance(item, console.Claim)]
-
-
-def table(demo, key):
-    (found,) = [table for table in demo.tables if table.key == key]
-    return {row.key: row for row in found.rows}
-
-
-def with_more(demo):
-    """The knob that prints all there is, where the demo has it."""
-    return {"more": True} if "more" in knobs_of(demo) else {}
 
 
 @pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.__name__)
@@ -115,11 +100,7 @@ SWEEP = [
 def test_identities_hold_over_the_sweep_and_findings_flip_without_a_crash(name, settings, record):
     demo = getattr(SCRIPT, name)
     for knobs in settings:
-        with np.errstate(all="raise", under="ignore"):
-            broken = [
-                c.text for c in claims(record(demo, **knobs, **with_more(demo))) if c.kind == "identity" and not c.holds
-            ]
-        assert broken == [], knobs
+        assert broken_identities(record, demo, **knobs) == [], knobs
 
 
 @pytest.mark.parametrize("name", ["demo1_three_ways", "demo2_merge_order"])
@@ -194,13 +175,8 @@ FALSIFIED = [  # demo, position of the claim, names replaced in the script, knob
 
 @pytest.mark.parametrize("number, position, slips, knobs", FALSIFIED)
 def test_each_claim_turns_false_when_its_subject_is_broken(number, position, slips, knobs, record, monkeypatch):
-    for name, value in slips.items():
-        module, _dot, attribute = name.rpartition(".")
-        monkeypatch.setattr(getattr(SCRIPT, module) if module else SCRIPT, attribute, value)
-    with np.errstate(all="ignore"):
-        assert not claims(record(DEMOS[number], **knobs))[position].holds
+    assert not holds_with(SCRIPT, DEMOS[number], position, slips, knobs, record, monkeypatch)
 
 
 def test_no_claim_was_forgotten_above(record):
-    every = {(i, j) for i, demo in enumerate(DEMOS) for j in range(len(claims(record(demo, **with_more(demo)))))}
-    assert {(number, position) for number, position, _slips, _knobs in FALSIFIED} == every
+    assert {(number, position) for number, position, _slips, _knobs in FALSIFIED} == every_position(record, DEMOS)
