@@ -1,9 +1,11 @@
 """Running scripts two ways: demo by demo in this process, and whole, as a student does."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,3 +64,12 @@ def run_script(path, *arguments, python=(sys.executable,), cwd=None, **environme
     clean.update({"PYTHONIOENCODING": "utf-8", "LAB_WIDTH": "80", **environment})
     command = [*python, str(path), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, cwd=cwd, env=clean, encoding="utf-8", timeout=60)
+
+
+@cache
+def shown(script, lang, *flags):
+    """({kind of screen: what a script shows on it}, its record as --json gives it) of one run; see every_screen.py."""
+    process = run_script(ROOT / "tests" / "every_screen.py", script, "--lang", lang, *flags)
+    assert process.returncode == 0 and process.stderr == "", process.stderr
+    both = json.loads(process.stdout)
+    return both["screens"], both["record"]

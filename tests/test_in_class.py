@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from conftest import ROOT, SCRIPTS, run_script
+from conftest import ROOT, SCRIPTS, shown
 
 pytestmark = pytest.mark.filterwarnings("error")
 each_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -23,7 +23,8 @@ def numbers(text):
 @both_languages
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_every_number_is_whole_and_no_line_too_long_at_any_width(script, lang, width):
-    wide, narrow = (run_script(script, "--lang", lang, LAB_WIDTH=str(w)).stdout for w in (200, width))
+    screens, _record = shown(script, lang)
+    wide, narrow = screens["200"], screens[str(width)]
     assert max(cell_len(line) for line in narrow.split("\n")) <= width
     assert numbers(narrow) == numbers(wide) and "…" not in narrow
 
@@ -32,21 +33,27 @@ def test_every_number_is_whole_and_no_line_too_long_at_any_width(script, lang, w
 @pytest.mark.parametrize("encoding", ["gbk", "cp1252", "ascii", "latin-1"])
 @both_languages
 def test_no_encoding_stops_a_script(script, encoding, lang):
+    screens, _record = shown(script, lang)
+    assert numbers(screens[encoding].replace("inf", "∞")) == numbers(screens["80"].replace("inf", "∞"))
+    assert "[ok]" in screens[encoding] and "✓" not in screens[encoding]
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "ascii"])
+@both_languages
+def test_no_encoding_stops_a_whole_process(encoding, lang):
     environment = {"PYTHONIOENCODING": encoding, "LAB_LANG": lang, "LAB_WIDTH": "80"}
     process = subprocess.run(
-        [sys.executable, script, "--check"], capture_output=True, env={"PATH": "", "LANG": "C", **environment}
+        [sys.executable, SCRIPTS[0], "--check"], capture_output=True, env={"PATH": "", "LANG": "C", **environment}
     )
-    text = process.stdout.decode(encoding)
-    assert process.returncode == 0 and process.stderr == b""
-    if encoding == "gbk" and lang == "zh":
-        assert "在线更新" in text and "[ok]" in text
+    assert process.returncode == 0 and process.stderr == b"" and "[ok]" in process.stdout.decode(encoding)
+    assert (encoding == "gbk" and lang == "zh") == any("一" <= c <= "鿿" for c in process.stdout.decode(encoding))
 
 
 @each_script
 @both_languages
 def test_verdicts_are_words_or_signs_and_never_colours(script, lang):
-    plain = run_script(script, "--lang", lang, NO_COLOR="1").stdout
-    coloured = run_script(script, "--lang", lang, FORCE_COLOR="1").stdout
+    screens, _record = shown(script, lang)
+    plain, coloured = screens["NO_COLOR"], screens["FORCE_COLOR"]
     assert "\x1b" not in plain and "\x1b[1m" in coloured
     assert re.sub(r"\x1b\[\d*m", "", coloured) == plain
 

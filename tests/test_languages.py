@@ -1,13 +1,12 @@
 """Both languages: the gate that keeps the catalogue complete, the choice of language, the same numbers in both."""
 
-import json
 import re
 import subprocess
 import sys
 
 import pytest
 
-from conftest import ROOT, SCRIPTS, run_script
+from conftest import ROOT, SCRIPTS, run_script, shown
 
 sys.path.insert(0, str(ROOT / "locale"))
 
@@ -110,9 +109,7 @@ def test_a_language_that_is_not_there_gets_one_sentence(arguments, environment):
 
 @each_script
 def test_both_languages_show_the_same_numbers(script):
-    english, chinese = (
-        json.loads(run_script(script, "--json", "--more", "--lang", lang).stdout) for lang in ("en", "zh")
-    )
+    (_screens, english), (_other, chinese) = (shown(script, lang, "--more") for lang in ("en", "zh"))
     assert (english["lang"], chinese["lang"]) == ("en", "zh") and english["script"] == chinese["script"] == script.name
     for one, other in zip(english["demos"], chinese["demos"], strict=True):
         assert one["knobs"] == other["knobs"] and one["title"] != other["title"]
@@ -135,7 +132,8 @@ def digits(text):
 
 @each_script
 def test_no_text_is_left_in_english(script):
-    text = run_script(script, "--lang", "zh", "--more").stdout
+    screens, _record = shown(script, "zh", "--more")
+    text = screens["200"]
     assert not [word for word in ("the", "and", "of", "is") if f" {word} " in text]
 
 

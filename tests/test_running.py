@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 
 from command_line import knobs_of
-from conftest import ROOT, SCRIPTS, demos_of, load, run_script
+from conftest import ROOT, SCRIPTS, demos_of, load, run_script, shown
 from knobs import KNOBS
 
 FIRST = ROOT / "lecture11" / "01_online_softmax.py"
@@ -40,14 +40,13 @@ def test_a_plain_run_succeeds_and_check_finds_every_sentence_true(script):
 @each_script
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_a_first_look_takes_at_most_22_lines_and_six_columns(script, lang):
-    text = run_script(script, "--lang", lang).stdout
-    titles = [demo["title"] for demo in json.loads(run_script(script, "--lang", lang, "--json").stdout)["demos"]]
+    screens, record = shown(script, lang)
+    text, titles = screens["80"], [demo["title"] for demo in record["demos"]]
     looks = [text[text.index(a) : text.index(b) if b else None] for a, b in zip(titles, [*titles[1:], ""], strict=True)]
     assert [look for look in looks if len(look.rstrip().split("\n")) > 22] == []
     assert max(cell_len(line) for line in text.split("\n")) <= 80
-    demos = json.loads(run_script(script, "--json").stdout)["demos"]
-    assert all(len(table["headers"]) <= 6 for demo in demos for table in demo["tables"])
-    assert all(2 <= len(demo["claims"] + demo["notes"]) <= 3 for demo in demos)
+    assert all(len(table["headers"]) <= 6 for demo in record["demos"] for table in demo["tables"])
+    assert all(2 <= len(demo["claims"] + demo["notes"]) <= 3 for demo in record["demos"])
 
 
 @each_script
@@ -67,8 +66,8 @@ def test_python_3_8_can_read_every_script_far_enough_to_say_what_is_needed(scrip
 def test_help_names_every_demo_and_knob(script):
     process = run_script(script, "--help")
     assert process.returncode == 0
-    for number, demo in enumerate(demos_of(load(script)).values()):
-        assert f"  {number}  {demo.__doc__.splitlines()[0][:70]}" in process.stdout
+    for name, demo in demos_of(load(script)).items():
+        assert f"  {name[4]}  {demo.__doc__.splitlines()[0][:60]}" in process.stdout
         assert all("--" + name.replace("_", "-") in process.stdout for name in knobs_of(demo))
 
 
