@@ -20,7 +20,7 @@ GAP = "  "  # between two columns
 NARROWEST_WIDTH = 20
 NARROWEST_TEXT = 10  # a text column folds down to this, or to its longest word, before the table becomes cards
 NEAREST = dict(
-    zip("✓✗─−–—·…→×±≤≥≈∞α√“”‘’", "[ok] [no] - - - - . ... -> x +/- <= >= ~ inf a sqrt \" \" ' '".split(), strict=True)
+    zip("✓✗─−–—·…→×±≤≥≈∞α√²“”‘’", "[ok] [no] - - - - . ... -> x +/- <= >= ~ inf a sqrt ^2 \" \" ' '".split(), strict=True)
 )
 NO_LINE_START = ",.;:!?)]}%\u201d\u2019\u2026\uff0c\u3002\u3001\uff1b\uff1a\uff01\uff1f\uff09\u3011\u300b\u300d\u300f"
 NO_LINE_END = "([{\u201c\u2018\uff08\u3010\u300a\u300c\u300e"
