@@ -19,9 +19,8 @@ from language import _
 GAP = "  "  # between two columns
 NARROWEST_WIDTH = 20
 NARROWEST_TEXT = 10  # a text column folds down to this, or to its longest word, before the table becomes cards
-NEAREST = dict(
-    zip("✓✗─−–—·…→×±≤≥≈∞α√²“”‘’", "[ok] [no] - - - - . ... -> x +/- <= >= ~ inf a sqrt ^2 \" \" ' '".split(), strict=True)
-)
+SIGNS, IN_ASCII = "✓✗─−–—·…→×±≤≥≈∞α√²“”‘’", "[ok] [no] - - - - . ... -> x +/- <= >= ~ inf a sqrt ^2 \" \" ' '"
+NEAREST = dict(zip(SIGNS, IN_ASCII.split(), strict=True))
 NO_LINE_START = ",.;:!?)]}%\u201d\u2019\u2026\uff0c\u3002\u3001\uff1b\uff1a\uff01\uff1f\uff09\u3011\u300b\u300d\u300f"
 NO_LINE_END = "([{\u201c\u2018\uff08\u3010\u300a\u300c\u300e"
 A_NUMBER = re.compile(r"[<>~≈=±+\-−]*\s*[\d.,]*\d[\d.,]*(e[+-]?\d+)?\s?[^\s\d]{0,3}|[-+]?(nan|inf)|-|", re.I)
