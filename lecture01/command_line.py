@@ -8,7 +8,7 @@ from knobs import KNOBS, Knob
 from language import LANGUAGES, _, translated
 
 WITH_VALUE = {"--demo": "1", "--sweep": "block=32,64,256", "--lang": "zh"}
-WITHOUT_VALUE = ("--check", "--json", "--help", "-h")
+WITHOUT_VALUE = ("--check", "--json", "--fresh", "--help", "-h")
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Options:
     sweeps: dict = field(default_factory=dict)
     check: bool = False
     json: bool = False
+    fresh: bool = False
     help: bool = False
 
 
@@ -164,6 +165,7 @@ def help_text(demos):
     others = {
         "--sweep": _("run with each value of a knob, a row per value: --sweep block=32,64,256; twice for a grid"),
         "--lang": _("language: {languages}").format(languages=", ".join(LANGUAGES)),
+        "--fresh": _("compare with no earlier run"),
         "--json": _("print one JSON object instead of tables"),
         "--check": _("exit with 1 if a sentence that must hold does not"),
         "--help": _("this text"),

@@ -22,10 +22,14 @@ from terminal import Terminal
 
 
 class Column(NamedTuple):
-    """A column's title and how its values are shown: a format spec (".2e"), a template ("{:.0f} u") or a function."""
+    """A column's title and how its values are shown: a format spec (".2e"), a template ("{:.0f} u") or a function.
+
+    factor: each value is a factor since the row before, whose key is a whole number, as all of the table's are.
+    """
 
     title: str
     format: Any = ""
+    factor: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its key, column titles and rows."""
+    """A table: its key, column titles and rows; the keys of the rows shown, None for all; the columns of factors."""
 
     key: str
     headers: list
     rows: list
+    first: list | None = None
+    factors: tuple = ()
+
+    def shown(self):
+        """The rows to be shown."""
+        return [row for row in self.rows if self.first is None or row.key in self.first]
 
 
 @dataclass(frozen=True)
@@ -87,18 +97,25 @@ def print_header(title):
     renderer.header(record.demos[-1])
 
 
-def print_table(headers, rows, key=""):
+def print_table(headers, rows, key="", first=None):
     """Record and show a table.
 
     headers: titles, each a str or a Column. rows: {key: cells}, or a list of cells whose first cell is the key.
     Cells are raw values (numbers, str, None for none) or ready text. key: the table's name, never translated.
+    first: the keys of the rows to show, all by default; all are recorded.
     Raises ValueError for a row with too few or too many cells, or for two rows with one key.
     """
     columns = [title if isinstance(title, Column) else Column(str(title)) for title in headers]
     keyed = list(rows.items()) if isinstance(rows, Mapping) else [(row[0] if len(row) else "", row) for row in rows]
     if isinstance(rows, Mapping) and len({str(name) for name, _cells in keyed}) < len(keyed):
         raise ValueError(f"two rows of the table {key!r} have the same key")
-    table = Table(key, [column.title for column in columns], [_row(str(name), cells, columns) for name, cells in keyed])
+    table = Table(
+        key,
+        [column.title for column in columns],
+        [_row(str(name), cells, columns) for name, cells in keyed],
+        first and [str(name) for name in first],
+        tuple(i for i, column in enumerate(columns) if column.factor),
+    )
     _demo().tables.append(table)
     renderer.table(table)
 

@@ -7,12 +7,16 @@ row for a sweep: {Column(title, format): value}.
 """
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import console
 from command_line import help_text, read_command_line, refuse, settings
 from knobs import KNOBS
 from language import _, language
+
+NOTHING_KEPT = SimpleNamespace(compared=lambda _name: nullcontext(), keep=lambda: None)
 
 
 def lesson(*demos):
@@ -47,9 +51,18 @@ def lesson(*demos):
 
 def run(options):
     """Run the chosen demos; all their knobs are checked before the first begins."""
-    for demo, knobs in [(demo, settings(demo, options.given)) for demo in options.demos]:
+    ready = [(demo, settings(demo, options.given)) for demo in options.demos]
+    if options.json or options.check:
+        last = NOTHING_KEPT
+    else:
+        from changes import LastRun
+
+        last = LastRun(sys.argv[0], options.fresh)
+    for demo, knobs in ready:
         console.record.knobs = shown_knobs(knobs)
-        demo(**knobs)
+        with last.compared(demo.__name__):
+            demo(**knobs)
+    last.keep()
 
 
 def shown_knobs(knobs):

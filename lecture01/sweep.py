@@ -57,14 +57,14 @@ def as_rows(names, runs):
 def as_grid(names, runs):
     """The first figure of the summary, by both knobs."""
     figure = next(iter(next(iter(runs.values()))[0]), _("sentences that hold"))
-    title, how = figure if isinstance(figure, Column) else (figure, "")
+    figure = figure if isinstance(figure, Column) else Column(figure)
     across = list(dict.fromkeys(second for _first, second in runs))
     rows: dict = {}
     for (first, _second), (summary, recorded) in runs.items():
         value = next(iter(summary.values()), sum(claim.holds for claim in claims(recorded)))
         rows.setdefault(first, [first]).append(value)
-    headers = [f"{names[0]} \\ {names[1]}", *(Column(f"{value}", how) for value in across)]
-    console.print_observations([_("In the table: {figure}").format(figure=title)])
+    headers = [f"{names[0]} \\ {names[1]}", *(Column(f"{value}", figure.format) for value in across)]
+    console.print_observations([_("In the table: {figure}").format(figure=figure.title)])
     console.print_table(headers, rows, key="sweep")
 
 

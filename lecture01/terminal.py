@@ -39,18 +39,21 @@ class Terminal:
         self.ascii = wants_ascii()
         self.rule = self.shown("─")
 
-    def header(self, demo):
-        """A blank line, the title, and the knobs with the values of this run."""
+    def header(self, demo, before=None):
+        """A blank line, the title, and the knobs with their values, those of a run `before` where they were others."""
         self.lines([""])
         self.lines([demo.title], bold=True)
+        was = {**demo.knobs, **(before or {})}
         if demo.knobs:
-            self.lines(["   ".join(f"{name}={value}" for name, value in demo.knobs.items())])
+            self.lines(["   ".join(f"{name}={value}" if was[name] == value else f"{name} {was[name]} \u2192 {value}"
+                                   for name, value in demo.knobs.items())])  # fmt: skip
 
     def table(self, table):
         """The table, folded to the width, or as cards where even that is too wide."""
         titles = [self.shown(title) for title in table.headers]
-        rows = [[self.shown(text) for text in row.texts] for row in table.rows]
-        numeric = [list(map(is_number, row.values, texts)) for row, texts in zip(table.rows, rows, strict=True)]
+        shown = table.shown()
+        rows = [[self.shown(text) for text in row.texts] for row in shown]
+        numeric = [list(map(is_number, row.values, texts)) for row, texts in zip(shown, rows, strict=True)]
         widths = fit(titles, rows, numeric, self.width)
         self.write([""])
         if widths is None:

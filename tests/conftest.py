@@ -61,7 +61,7 @@ def record(monkeypatch):
 def run_script(path, *arguments, python=(sys.executable,), cwd=None, **environment):
     """The finished process of a script, its output piped; 80 columns unless LAB_WIDTH is given."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LAB_")}
-    clean.update({"PYTHONIOENCODING": "utf-8", "LAB_WIDTH": "80", **environment})
+    clean.update({"PYTHONIOENCODING": "utf-8", "LAB_WIDTH": "80", "LAB_LAST": "off", **environment})
     command = [*python, str(path), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, cwd=cwd, env=clean, encoding="utf-8", timeout=60)
 
