@@ -135,8 +135,8 @@ def demo1_three_ways(seq_len=4096, head_dim=64, block=256, seed=0, more=False):
         trace[seen] = (seen, scale * np.max(S), states[i + 1].m, alpha, states[i + 1].l)
     rescaled = [seen for seen, row in trace.items() if 0 < row[3] < 1]
     first_look = sorted({*list(trace)[:3], *rescaled[-1:], seq_len})
-    print_table([Column(_("keys seen"), ",d"), Column(_("block max"), ".3f"), Column("m", ".3f"), Column("α", ".4f", True),
-                 Column("l", ".3f")], trace, key="trace", first=None if more else first_look)
+    print_table([Column(_("keys seen"), ",d"), Column(_("block max"), ".3f"), Column("m", ".3f"),
+                 Column("α", ".4f", True), Column("l", ".3f")], trace, key="trace", first=None if more else first_look)
     new_maxima = len(set(np.maximum.accumulate([row[1] for row in trace.values()]))) - 1
     bound = flash_lab.bound_in_u(scale * (K @ q), len(tiles))
     print_observations([
