@@ -52,17 +52,21 @@ def lesson(*demos):
 def run(options):
     """Run the chosen demos; all their knobs are checked before the first begins."""
     ready = [(demo, settings(demo, options.given)) for demo in options.demos]
-    if options.json or options.check:
-        last = NOTHING_KEPT
-    else:
-        from changes import LastRun
-
-        last = LastRun(sys.argv[0], options.fresh)
+    last = last_run(options)
     for demo, knobs in ready:
         console.record.knobs = shown_knobs(knobs)
         with last.compared(demo.__name__):
             demo(**knobs)
     last.keep()
+
+
+def last_run(options):
+    """What the demos are compared with and kept in; nothing, where no student reads them."""
+    if options.json or options.check:
+        return NOTHING_KEPT
+    from changes import LastRun
+
+    return LastRun(sys.argv[0], options.fresh)
 
 
 def shown_knobs(knobs):
