@@ -50,6 +50,9 @@ KNOBS = {
     "l_block": Knob(int, 1, 1_000_000, "64", _("terms added up before they go into the 16-bit sum l")),
     "v_mean": Knob(float, -1000.0, 1000.0, "1", _("mean of the values V")),
     "sharpness": Knob(float, 0.001, 1000.0, "4", _("factor on the scores: larger is nearer to one-hot")),
+    "value": Knob(float, -1e30, 1e30, "0.1", _("number to be rounded")),
+    "terms": Knob(int, 1, 262_144, "4096", _("terms of a sum")),
+    "top_k": Knob(int, 1, 1000, "3", _("largest scores to be kept")),
     "seed": Knob(int, 0, 2**32 - 1, "0", _("seed of the random data")),
     "more": Knob(bool, 0, 1, "", _("print the further tables too")),
 }
