@@ -140,4 +140,4 @@ def test_no_text_is_left_in_english(script):
 @each_script
 def test_the_help_is_there_in_both_languages(script):
     english, chinese = (run_script(script, "--help", "--lang", lang).stdout for lang in ("en", "zh"))
-    assert english != chinese and "--block" in chinese and not any(f" {w} " in chinese for w in ("the", "and", "of"))
+    assert english != chinese and "--lang" in chinese and not any(f" {w} " in chinese for w in ("the", "and", "of"))
