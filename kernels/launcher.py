@@ -14,12 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from language import _
+from machines import KIB, MACHINES
 
 FOLDER = Path(__file__).resolve().parent
-KIB = 1024
 DEFAULT_SHARED = 48 * KIB  # what a block gets without asking
-# Shared memory per block at most, with opt-in: vendor tuning guides. The CPU runner gives what the largest gives.
-SHARED_PER_BLOCK = {"V100": 96 * KIB, "RTX 30, RTX 40": 99 * KIB, "A100": 163 * KIB, "H100, B200": 227 * KIB}
+# Shared memory per block at most, with opt-in; RTX: Ada tuning guide. The CPU runner gives what the largest gives.
+SHARED_PER_BLOCK = {
+    "V100": MACHINES["V100"].shared_per_block,
+    "RTX 30, RTX 40": 99 * KIB,
+    "A100": MACHINES["A100"].shared_per_block,
+    "H100, B200": MACHINES["H100"].shared_per_block,
+}
 
 
 class LaunchError(ValueError):
