@@ -114,18 +114,19 @@ def demo3_exp_against_matmul(seq_len=4096, head_dim=64, more=False):
         rows[name] = (name, machine.matmul / machine.exp, 1e6 * matmul, 1e6 * exp,
                       _("exp") if exp > matmul else _("matmul"), doubled[name])
     print_header(_("Demo 3. Exp against matmul: one head, {n:,} queries and keys").format(n=n))
-    print_table([_("machine"), Column(_("FLOPs per exp"), ",.0f"), Column(_("matmul, µs"), ",.2f"),
-                 Column(_("exp, µs"), ",.2f"), _("sets the time"), Column(_("with twice the exp"), ".0%")], rows,
+    print_table([_("machine"), Column(_("FLOPs per exp"), ",.0f"), Column(_("µs of matmul"), ",.2f"),
+                 Column(_("µs of exp"), ",.2f"), _("sets the time"), Column(_("with twice the exp"), ".0%")], rows,
                 key="balance", first=shown(more))
     _moved, work = small_run(d, 64)
-    first = next((name for name in MACHINES if longer[name] > 1), None)
+    slower = [name for name in MACHINES if longer[name] > 1]
     print_observations([
         claim(work["matmul"] == 4 * d * work["exp"],
               _("Counted: attention does 4d = {per_exp:,} matmul FLOPs for every exp. A machine that does more in the "
                 "time of an exp waits for softmax."), per_exp=4 * d),
-        finding(first == "B200" and abs(longer["H100"] - 1) < 0.05,
-                _("With d = {d}, exp and matmul take the same time on an H100 ({h100:.0%}); from the {first} on exp "
-                  "sets the time."), d=d, h100=longer["H100"], first=first or "-"),
+        finding(slower == ["B200"] and abs(longer["H100"] - 1) < 0.05,
+                _("With d = {d}, exp takes {h100:.0%} of the matmul's time on an H100, {b200:.0%} on a B200. Machines "
+                  "where exp sets the time: {slower}."),
+                d=d, h100=longer["H100"], b200=longer["B200"], slower=", ".join(slower) or _("none")),
         finding(longer["B200"] > 1 > longer["B300"] and doubled["B200"] < 0.7 and doubled["B300"] == 1,
                 _("Twice the exp rate brings a B200's time to {doubled:.0%}. A B300 has it, {exp:.1f} T exp/s instead "
                   "of {was:.0f}, and its matmul is the limit again."), doubled=doubled["B200"],

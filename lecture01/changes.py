@@ -136,14 +136,15 @@ class Comparison:
     def conclude(self):
         """What changed, what stayed, which sentences turned."""
         causes = ", ".join(self.causes) or _("the code")
-        lines = ["", _("Since the last run ({causes}):").format(causes=causes)]
+        lines = []
         if self.changed:
-            lines.append("  " + _("changed: {titles}").format(titles=", ".join(dict.fromkeys(self.changed))))
+            lines.append(_("changed: {titles}").format(titles=", ".join(dict.fromkeys(self.changed))))
         if self.same:
-            lines.append("  " + _("unchanged: {titles}").format(titles=", ".join(dict.fromkeys(self.same))))
-        if not self.changed and not self.same:
-            lines.append("  " + _("no row is in both"))
-        self.shown.lines([*lines, *("  " + line for line in self.lines_)])
+            lines.append(_("unchanged: {titles}").format(titles=", ".join(dict.fromkeys(self.same))))
+        if not lines:
+            lines.append(_("no row is in both"))
+        self.shown.lines(["", _("Since the last run ({causes}):").format(causes=causes)])
+        self.shown.pairs([("  ", line) for line in [*lines, *self.lines_]])
 
 
 def products(table, old):

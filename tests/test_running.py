@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
+from catalogue import read_catalogue
 from command_line import knobs_of
 from conftest import ROOT, SCRIPTS, demos_of, load, run_script, shown
 from knobs import KNOBS
+from language import CATALOGUES
 
 FIRST = ROOT / "lecture11" / "01_online_softmax.py"
 each_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -277,6 +279,14 @@ def test_the_readme_shows_what_the_run_prints(name):
     script, *arguments = command.split()[1:]
     printed = run_script(ROOT / "lecture11" / script, *arguments).stdout
     assert excerpt.strip() == printed.strip()
+
+
+@each_script
+@pytest.mark.parametrize("name, catalogue", [("README.md", {}), ("README.zh.md", read_catalogue(CATALOGUES / "zh.po"))])
+def test_the_readme_lists_every_script_with_its_question(script, name, catalogue):
+    question = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))).split("\n\n")[0]
+    row = f"| `{script.relative_to(ROOT).as_posix()}` | {catalogue.get(question, question)} |"
+    assert row in (ROOT / name).read_text(encoding="utf-8").splitlines()
 
 
 def test_both_readmes_name_the_same_commands_and_folders():
