@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from language import _
 from launcher import Launch, LaunchError, launch_all
 
 HEAD_DIMS = (32, 64, 80, 128)
+REDUCTION = 5  # shuffles that bring 32 lanes to one value: log2 of 32
 
 
 class Result(NamedTuple):
@@ -37,26 +39,54 @@ def pair_that_fits(block_q, block_k, d, limit):
     return block_q, block_k
 
 
+def forward_counts(heads, n_q, n_k, block_q, block_k, causal=False):
+    """(warp shuffles, barriers) of flash_forward: per tile a max for each row and 2 barriers, per row a sum at the end.
+
+    A row past n_q counts like any other: its warp computes on zeros, for all have to meet the barriers.
+    """
+    blocks, tiles = -(-n_q // block_q), 0
+    for start in range(0, n_q, block_q):
+        k_end = min(start + block_q, n_q) + n_k - n_q if causal else n_k
+        tiles += max(0, -(-k_end // block_k))
+    return heads * REDUCTION * block_q * (tiles + blocks), heads * 2 * tiles
+
+
+def naive_counts(heads, n_q):
+    """(warp shuffles, barriers) of the three kernels: a max and a sum for each row."""
+    return heads * n_q * 2 * REDUCTION, 0
+
+
+def decode_counts(heads, n_k, splits, block_k):
+    """(warp shuffles, barriers) of both kernels: a sum per key, padded to block_k keys; a barrier per split."""
+    visits = 0
+    for split in range(splits):
+        keys = n_k * (split + 1) // splits - n_k * split // splits
+        visits += -(-keys // block_k)  # the 4 warps of a block take block_k keys in turn
+    return heads * REDUCTION * block_k * visits, heads * splits
+
+
 def check_arrays(Q, K, V):
     """Whether Q, K, V are half. Raises LaunchError for shapes and dtypes that the kernels do not take."""
     for name, x in (("Q", Q), ("K", K), ("V", V)):
         if not isinstance(x, np.ndarray) or x.dtype not in (np.float32, np.float16):
             kind = getattr(x, "dtype", type(x).__name__)
-            raise LaunchError(
-                f"{name} is of {kind}; a float32 or float16 array is needed: try {name}.astype(np.float32)."
-            )
+            text = _("{name} is of {kind}; a float32 or float16 array is needed: try {name}.astype(np.float32).")
+            raise LaunchError(text.format(name=name, kind=kind))
         if x.ndim != 3:
-            raise LaunchError(f"{name} has shape {x.shape}; (heads, length, head size) is needed.")
+            text = _("{name} has shape {shape}; (heads, length, head size) is needed.")
+            raise LaunchError(text.format(name=name, shape=x.shape))
     if not Q.dtype == K.dtype == V.dtype:
-        raise LaunchError(f"Q, K, V have dtypes {Q.dtype}, {K.dtype}, {V.dtype}; they must be the same.")
+        text = _("Q, K, V have dtypes {Q}, {K}, {V}; they must be the same.")
+        raise LaunchError(text.format(Q=Q.dtype, K=K.dtype, V=V.dtype))
     if K.shape != V.shape or Q.shape[2] != K.shape[2]:
-        raise LaunchError(f"Q, K, V have shapes {Q.shape}, {K.shape}, {V.shape}; K and V must be alike.")
+        text = _("Q, K, V have shapes {Q}, {K}, {V}; K and V must be alike.")
+        raise LaunchError(text.format(Q=Q.shape, K=K.shape, V=V.shape))
     if Q.shape[2] not in HEAD_DIMS:
-        raise LaunchError(f"the head size is {Q.shape[2]}; the kernels are built for 32, 64, 80 and 128.")
+        text = _("the head size is {d}; the kernels are built for 32, 64, 80 and 128.")
+        raise LaunchError(text.format(d=Q.shape[2]))
     if K.shape[0] == 0 or Q.shape[0] % K.shape[0]:
-        raise LaunchError(
-            f"there are {Q.shape[0]} query heads and {K.shape[0]} of keys; the latter must divide the former."
-        )
+        text = _("there are {heads} query heads and {kv_heads} of keys; the latter must divide the former.")
+        raise LaunchError(text.format(heads=Q.shape[0], kv_heads=K.shape[0]))
     return Q.dtype == np.float16
 
 
@@ -65,14 +95,13 @@ def forward_calls(Q, K, V, place, *, block_q, block_k, causal=False):
     half = check_arrays(Q, K, V)
     (heads, n_q, d), (kv_heads, n_k, _d) = Q.shape, K.shape
     if block_q < 4 or block_q % 4 or block_k < 1:
-        raise LaunchError(
-            f"the blocks are {block_q} and {block_k}; block_q must be a multiple of 4, block_k at least 1."
-        )
+        text = _("the blocks are {block_q} and {block_k}; block_q must be a multiple of 4, block_k at least 1.")
+        raise LaunchError(text.format(block_q=block_q, block_k=block_k))
     defines = {"BLOCK_Q": block_q, "BLOCK_K": block_k, "HEAD_DIM": d, "CAUSAL": int(causal), "HALF": int(half)}
     shared = forward_shared_bytes(block_q, block_k, d)
     launch = Launch("flash_forward.cu", "flash_forward", defines, (-(-n_q // block_q), heads), (32, 4), shared)
     fits = pair_that_fits(block_q, block_k, d, place.shared_limit)
-    hint = f"try block_q={fits[0]}, block_k={fits[1]}" if fits else ""
+    hint = _("try block_q={block_q}, block_k={block_k}").format(block_q=fits[0], block_k=fits[1]) if fits else ""
     O, lse = new_outputs(Q)
     sizes = [np.int32(n) for n in (n_q, n_k, heads, kv_heads)]
     return [(launch, [Q, K, V, O, lse, *sizes, np.float32(d**-0.5)])], O, lse, hint
@@ -101,9 +130,8 @@ def decode_calls(Q, K, V, place, *, splits, block_k):
     half = check_arrays(Q, K, V)
     (heads, n_q, d), (kv_heads, n_k, _d) = Q.shape, K.shape
     if n_q != 1 or splits < 1:
-        raise LaunchError(
-            f"there are {n_q} queries per head and {splits} splits; decoding takes 1 query and 1 split or more."
-        )
+        text = _("there are {n_q} queries per head and {splits} splits; decoding takes 1 query and 1 split or more.")
+        raise LaunchError(text.format(n_q=n_q, splits=splits))
     defines = {"BLOCK_K": block_k, "HEAD_DIM": d, "HALF": int(half)}
     O, lse = new_outputs(Q)
     o_part = np.full((heads, splits, d), np.nan, np.float32)

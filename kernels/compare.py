@@ -36,6 +36,15 @@ def total(stats, kind):
     return None if None in stats else int(sum(np.sum(getattr(one, kind)) for one in stats))
 
 
+def expected(key, seq_len, block_q, block_k, splits):
+    """What the formulas say of 4 heads: (shuffles, barriers)."""
+    if key == "naive":
+        return attention.naive_counts(4, seq_len)
+    if key == "decode":
+        return attention.decode_counts(4, seq_len, splits, block_k)
+    return attention.forward_counts(4, seq_len, seq_len, block_q, block_k, causal=key == "causal")
+
+
 def demo1_every_kernel(seq_len=130, head_dim=64, block_q=32, block_k=32, splits=4, seed=0):
     """Every kernel beside the reference: errors, shuffles, barriers, shared memory."""
     sizes = ", ".join(map(str, attention.HEAD_DIMS))
@@ -53,14 +62,16 @@ def demo1_every_kernel(seq_len=130, head_dim=64, block_q=32, block_k=32, splits=
         "causal": (_("flash forward, causal"), Q, {"causal": True}, attention.flash_forward, blocks),
         "decode": (_("flash decode"), last, {}, attention.flash_decode, {"splits": splits, "block_k": block_k}),
     }
-    rows, errors, written = {}, {}, []
+    rows, errors, written, as_expected = {}, {}, [], []
     for key, (name, queries, mask, call, options) in runs.items():
         result = launched(call, queries, K, V, place=place, **mask, **options)
         exact, u = flash_lab.exact_and_unit(queries, K, V, **mask)
         errors[key] = flash_lab.worst_in_u(result.O, exact, u)
         written.append(not np.isnan(result.O).any() and not np.isnan(result.lse).any())
-        rows[key] = (name, len(result.launches), errors[key], total(result.stats, "shuffles"),
-                     total(result.stats, "barriers"), max(launch.shared_bytes for launch in result.launches))
+        counts = total(result.stats, "shuffles"), total(result.stats, "barriers")
+        as_expected.append(None in counts or counts == expected(key, seq_len, block_q, block_k, splits))
+        rows[key] = (name, len(result.launches), errors[key], *counts,
+                     max(launch.shared_bytes for launch in result.launches))
     print_header(_("Demo 1. Every kernel beside the reference"))
     print_table([_("kernel"), Column(_("launches"), ",d"), Column(_("largest error"), in_u),
                  Column(_("shuffles"), ",d"), Column(_("barriers"), ",d"), Column(_("shared bytes"), ",d")],
@@ -73,6 +84,9 @@ def demo1_every_kernel(seq_len=130, head_dim=64, block_q=32, block_k=32, splits=
               _("Every kernel agrees with float64 within {bound:.0f} u, twice the bound: their exp2 is another."),
               bound=bound),
         claim(all(written), _("Every element of O and lse, NaN before the launch, was written.")),
+        claim(all(as_expected),
+              _("Shuffles and barriers are those of the formulas: flash forward needs {shuffles} per row and tile, for "
+                "its maximum, and {barriers} per tile."), shuffles=attention.REDUCTION, barriers=2),
     ])
 
 

@@ -134,32 +134,33 @@ def check_launch(launch, shared_limit, hint):
     """
     threads = math.prod(launch.block)
     if not 1 <= threads <= 1024:
-        raise LaunchError(f"{launch.name} asks for {threads} threads per block; 1 to 1024 are allowed: try fewer rows.")
+        text = _("{kernel} asks for {threads} threads per block; 1 to 1024 are allowed: try fewer rows.")
+        raise LaunchError(text.format(kernel=launch.name, threads=threads))
     x, y, z = (*launch.grid, 1, 1)[:3]
     if not (1 <= x < 2**31 and 1 <= y < 2**16 and 1 <= z < 2**16):
-        raise LaunchError(
-            f"{launch.name} asks for a grid of ({x}, {y}, {z}); 1 to 2147483647 in x and 1 to 65535 in y and z are "
-            "allowed: launch fewer heads at a time."
+        text = _(
+            "{kernel} asks for a grid of ({x}, {y}, {z}); 1 to 2147483647 in x and 1 to 65535 in y and z are allowed: "
+            "launch fewer heads at a time."
         )
+        raise LaunchError(text.format(kernel=launch.name, x=x, y=y, z=z))
     if launch.shared_bytes > shared_limit:
-        raise LaunchError(
-            f"{launch.name} needs {launch.shared_bytes:,} bytes of shared memory per block; {shared_limit:,} are there"
-            f": {hint or 'try smaller blocks'}."
-        )
+        text = _("{kernel} needs {need:,} bytes of shared memory per block; {limit:,} are there: {hint}.")
+        hint = hint or _("try smaller blocks")
+        raise LaunchError(text.format(kernel=launch.name, need=launch.shared_bytes, limit=shared_limit, hint=hint))
 
 
 def check_arguments(launch, arguments):
     """Raise LaunchError for an argument that a kernel would misread."""
     for i, x in enumerate(arguments):
-        where = f"argument {i} of {launch.name}"
         if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
-            raise LaunchError(
-                f"{where} is a view with gaps; a kernel reads on from its start: try np.ascontiguousarray."
+            text = _(
+                "argument {i} of {kernel} is a view with gaps; a kernel reads on from its start: try "
+                "np.ascontiguousarray."
             )
+            raise LaunchError(text.format(i=i, kernel=launch.name))
         if not isinstance(x, np.ndarray | np.float32 | np.int32):
-            raise LaunchError(
-                f"{where} is a {type(x).__name__}; a kernel reads 4 bytes: np.int32 or np.float32 is needed."
-            )
+            text = _("argument {i} of {kernel} is a {kind}; a kernel reads 4 bytes: np.int32 or np.float32 is needed.")
+            raise LaunchError(text.format(i=i, kernel=launch.name, kind=type(x).__name__))
 
 
 def launch_all(place, calls, hint=""):

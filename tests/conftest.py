@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -73,3 +74,34 @@ def shown(script, lang, *flags):
     assert process.returncode == 0 and process.stderr == "", process.stderr
     both = json.loads(process.stdout)
     return both["screens"], both["record"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A folder for compiled kernels of a test file's own, so that nothing is found there that an earlier run left."""
+    import cpu_build
+
+    try:
+        cpu_build.compiler()
+    except cpu_build.NoCompiler as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield Path(os.environ["LAB_CACHE"])
+
+
+@pytest.fixture
+def launch(tmp_path, cache):
+    """Write a kernel named k to student.cu and run it: launch("float *x", "x[threadIdx.x] = 1;", [x], block=32)."""
+    from cpu import compile_kernel, run
+
+    def go(parameters, body, args, grid=1, block=32, shared_bytes=0, schedule="forward", before="", **options):
+        path = tmp_path / "student.cu"
+        path.write_text(f'{before}extern "C" __global__ void k({parameters}) {{\n{body}\n}}\n', encoding="utf-8")
+        return run(compile_kernel(path), "k", grid, block, args, shared_bytes, schedule, **options)
+
+    return go
+
+
+def nans(*shape, dtype=np.float32):
+    return np.full(shape, np.nan, dtype)

@@ -4,9 +4,12 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 
+import attention
+import launcher
 from conftest import ROOT, run_script
 
 SCRIPT = ROOT / "kernels" / "compare.py"
@@ -56,6 +59,30 @@ def kernel_edited(tmp_path):
 def test_a_dropped_alpha_is_seen_by_the_claim(kernel_edited):
     _line, process = kernel_edited("o[r][c] = alpha * o[r][c]", "o[r][c] = o[r][c]", "--demo", "1", "--check")
     assert process.returncode == 1 and "✗" in process.stdout
+
+
+@needs_compiler
+def test_a_barrier_more_is_seen_by_the_claim(kernel_edited):
+    _line, process = kernel_edited("__syncthreads();  // no", "__syncthreads(); __syncthreads();  // no", "--check")
+    assert process.returncode == 1 and process.stdout.count("✗") == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("n_q, n_k", [(1, 1), (33, 7), (7, 70), (70, 7), (64, 64)])
+def test_shuffles_and_barriers_are_those_of_the_formulas(n_q, n_k):
+    rng, place = np.random.default_rng(0), launcher.Cpu()
+    Q, K, V = (rng.standard_normal((heads, n, 32), np.float32) for heads, n in ((4, n_q), (2, n_k), (2, n_k)))
+
+    def counted(result):
+        return tuple(sum(int(getattr(one, kind).sum()) for one in result.stats) for kind in ("shuffles", "barriers"))
+
+    for causal in (False, True):
+        run = attention.flash_forward(Q, K, V, place=place, block_q=16, block_k=32, causal=causal)
+        assert counted(run) == attention.forward_counts(4, n_q, n_k, 16, 32, causal)
+    assert counted(attention.naive_attention(Q, K, V, place=place, block_q=8)) == attention.naive_counts(4, n_q)
+    for splits in (1, 3, 100):
+        run = attention.flash_decode(Q[:, :1].copy(), K, V, place=place, splits=splits, block_k=8)
+        assert counted(run) == attention.decode_counts(4, n_k, splits, 8)
 
 
 @needs_compiler
